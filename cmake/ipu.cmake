@@ -1,11 +1,11 @@
 # The IPU program on the emulated machine, as an object library: codelets register themselves, and a linker would leave
 # unreferenced objects of a static one out. C++17, as the Poplar SDK's host compiler has it.
-file(GLOB ipu_codelets CONFIGURE_DEPENDS codelets/ipu/*.cpp)
-file(GLOB emulator_sources CONFIGURE_DEPENDS host/src/emulator/*.cpp)
-file(GLOB ipu_sources CONFIGURE_DEPENDS host/src/ipu/*.cpp)
+file(GLOB ipu_codelets CONFIGURE_DEPENDS "${sparsesnn_root}/codelets/ipu/*.cpp")
+file(GLOB emulator_sources CONFIGURE_DEPENDS "${sparsesnn_src}/emulator/*.cpp")
+file(GLOB ipu_sources CONFIGURE_DEPENDS "${sparsesnn_src}/ipu/*.cpp")
 list(FILTER ipu_sources EXCLUDE REGEX "_module\\.cpp$")
 add_library(sparsesnn_ipu OBJECT ${ipu_codelets} ${emulator_sources} ${ipu_sources})
-target_include_directories(sparsesnn_ipu PUBLIC "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/host/src/emulator/include")
+target_include_directories(sparsesnn_ipu PUBLIC "${sparsesnn_root}" "${sparsesnn_src}/emulator/include")
 target_compile_options(sparsesnn_ipu PUBLIC -ffp-contract=off PRIVATE -Wall -Wextra -Wpedantic)
 set_target_properties(sparsesnn_ipu PROPERTIES CXX_STANDARD 17)
 target_link_libraries(sparsesnn_ipu PUBLIC sparsesnn_engine)
@@ -20,7 +20,7 @@ if(SPARSESNN_CHECK_CODELETS AND NOT SPARSESNN_SANITIZE)
     set(codelet_checks -fsanitize=undefined -fsanitize-trap=undefined)
   endif()
   set_source_files_properties(${ipu_codelets} PROPERTIES COMPILE_OPTIONS "${codelet_checks}")
-  set_source_files_properties(host/src/emulator/checks.cpp PROPERTIES COMPILE_DEFINITIONS SPARSESNN_CHECK_CODELETS)
+  set_source_files_properties("${sparsesnn_src}/emulator/checks.cpp" PROPERTIES COMPILE_DEFINITIONS SPARSESNN_CHECK_CODELETS)
 endif()
 
 # The same sources against the SDK, where its enable.sh has been sourced (it sets POPLAR_SDK_ENABLED).
@@ -38,7 +38,7 @@ if(SPARSESNN_POPLAR_SDK)
     REQUIRED)
   find_path(POPLAR_INCLUDE poplar/Graph.hpp HINTS "$ENV{POPLAR_SDK_ENABLED}/include" "$ENV{POPLAR_ROOT}/include" REQUIRED)
   add_custom_command(OUTPUT "${PROJECT_BINARY_DIR}/ipu.gp"
-    COMMAND "${POPC}" -O3 --target=ipu2,ipu21,cpu -I "${PROJECT_SOURCE_DIR}" ${ipu_codelets}
+    COMMAND "${POPC}" -O3 --target=ipu2,ipu21,cpu -I "${sparsesnn_root}" ${ipu_codelets}
       -o "${PROJECT_BINARY_DIR}/ipu.gp"
     DEPENDS ${ipu_codelets} VERBATIM)
   add_custom_target(sparsesnn_codelets ALL DEPENDS "${PROJECT_BINARY_DIR}/ipu.gp")
@@ -46,14 +46,14 @@ if(SPARSESNN_POPLAR_SDK)
 endif()
 
 function(sparsesnn_add_ipu_modules)
-  nanobind_add_module(_ipu STABLE_ABI NB_STATIC NOMINSIZE host/src/ipu/ipu_module.cpp)
+  nanobind_add_module(_ipu STABLE_ABI NB_STATIC NOMINSIZE "${sparsesnn_src}/ipu/ipu_module.cpp")
   target_compile_definitions(_ipu PRIVATE SPARSESNN_IPU_MODULE=_ipu)
   target_link_libraries(_ipu PRIVATE sparsesnn_ipu)
   install(TARGETS _ipu LIBRARY DESTINATION sparsesnn)
   if(SPARSESNN_POPLAR_SDK)
-    nanobind_add_module(_ipu_sdk NB_STATIC NOMINSIZE host/src/ipu/ipu_module.cpp ${ipu_sources})
+    nanobind_add_module(_ipu_sdk NB_STATIC NOMINSIZE "${sparsesnn_src}/ipu/ipu_module.cpp" ${ipu_sources})
     target_compile_definitions(_ipu_sdk PRIVATE SPARSESNN_IPU_MODULE=_ipu_sdk SPARSESNN_POPLAR_SDK)
-    target_include_directories(_ipu_sdk PRIVATE "${PROJECT_SOURCE_DIR}" "${POPLAR_INCLUDE}" "${POPDIST_INCLUDE}")
+    target_include_directories(_ipu_sdk PRIVATE "${sparsesnn_root}" "${POPLAR_INCLUDE}" "${POPDIST_INCLUDE}")
     target_link_libraries(_ipu_sdk PRIVATE "${POPDIST_LIBRARY}" "${GCL_LIBRARY}" "${POPOPS_LIBRARY}"
       "${POPLAR_LIBRARY}")
     add_dependencies(_ipu_sdk sparsesnn_codelets)

@@ -43,7 +43,7 @@ function(sparsesnn_add_isa_variants library)
   list(JOIN sparsesnn_flags " " flags)
   set(text "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_RELEASE} ${flags}")
   foreach(isa IN LISTS variants)
-    target_include_directories(${library}_${isa} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/host/src")
+    target_include_directories(${library}_${isa} PRIVATE "${sparsesnn_root}")
     target_compile_options(${library}_${isa} PRIVATE ${sparsesnn_flags} -Wall -Wextra)
     target_compile_definitions(${library}_${isa} PRIVATE
       SPARSESNN_ISA=${isa} SPARSESNN_VECTOR_BYTES=${vector_bytes_${isa}})

@@ -3,7 +3,7 @@
 What happens to a sample depends on (seed, epoch, sample) alone: not on the batch it is in, nor on the thread or rank
 that makes it. Every random number is a hash of those three, of what it is for and of the spike's number in its sample.
 
-This is the specification, in NumPy; `host/src/batch.cpp` makes the same batches, bit for bit, in a tenth of the time.
+This is the specification, in NumPy; `host/src/data/batch.cpp` makes the same batches, bit for bit, in a tenth of the time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Memory that ranks on one host share: they read one another's messages and sums in place, and replicas pack a weight once.
 
-Each process has a file in memory, without a name (host/src/memory.h), in which the engine lays what others are to see. The
+Each process has a file in memory, without a name (host/src/machine/memory.h), in which the engine lays what others are to see. The
 others open it through /proc, where they may, and map it; ranks on other hosts, or on systems without such files, exchange
 messages instead. The kernel frees the memory when the last of them has ended, however they end.
 """

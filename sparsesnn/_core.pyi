@@ -36,7 +36,7 @@ def set_choice(name: str, value: int) -> None:
     """
 
 class LayerSpec:
-    """The numbers that define one layer's passes; see host/src/layer.h."""
+    """The numbers that define one layer's passes; see host/src/cpu/layer.h."""
 
     def __init__(self, *, model: str, constants: Sequence[float], learns: Sequence[bool], detach_reset: bool, surrogate: str, slope: float, n: int, tile_width: int, capacity: int, fixed: bool, bf16: bool, save: bool, seed: int, first_step: int, first_sample: int = ..., population: int = ..., first: int = ..., ranges: Sequence[tuple[float, float]]) -> None: ...
 
@@ -78,7 +78,7 @@ class Lists:
 
 class SparseRows:
     """
-    Sparse synapses as a layer reads them, see host/src/sparse_rows.h: of each of the receivers from
+    Sparse synapses as a layer reads them, see host/src/cpu/sparse_rows.h: of each of the receivers from
     `first` on the senders, ascending. by_blocks: of a shard with an exchange.
     """
 
@@ -86,7 +86,7 @@ class SparseRows:
 
 class Windows:
     """
-    A convolution as a layer hears it, see host/src/windows.h; shape: height, width, channels of the sender.
+    A convolution as a layer hears it, see host/src/maps/windows.h; shape: height, width, channels of the sender.
     """
 
     def __init__(self, *, shape: Sequence[int], channels_first: bool, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, channels: int) -> None: ...
@@ -232,14 +232,14 @@ class Chain:
 
 class Exchange:
     """
-    What a shard's passes ask of the other ranks; see host/src/python_exchange.h.
+    What a shard's passes ask of the other ranks; see host/src/bindings/python_exchange.h.
     """
 
     def __init__(self, python: object) -> None: ...
 
 class OwnEvents:
     """
-    The lists of a shard, sorted by sender for `order`: (delay, rows, groups) as of chunk_plan; see host/src/sorted_lists.h.
+    The lists of a shard, sorted by sender for `order`: (delay, rows, groups) as of chunk_plan; see host/src/ranks/sorted_lists.h.
     """
 
     def __init__(self, lists: Lists, n_neurons: int, n_samples: int, order: object) -> None: ...
@@ -320,7 +320,7 @@ def empty_matrix(n_rows: int, n_columns: int, shared: bool = ...) -> object:
 def shared_memory() -> tuple[int, int] | None:
     """
     Descriptor and size of the file in which sums for other replicas lie from now on, or None where there is no such
-    thing; see host/src/memory.h.
+    thing; see host/src/machine/memory.h.
     """
 
 def shared_place(array: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> int:
@@ -338,7 +338,7 @@ def column_squares(x: Annotated[NDArray[numpy.float32], dict(order='C', device='
 
 class Neighbors:
     """
-    How ranks of one host read one another's parts where they lie; see host/src/neighbors.h.
+    How ranks of one host read one another's parts where they lie; see host/src/ranks/neighbors.h.
     """
 
     def __init__(self, memory: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]], boxes: Sequence[int], rank: int, yields: bool) -> None:
@@ -360,7 +360,7 @@ class Neighbors:
         """Bytes given and got, parts given, and seconds since the last call."""
 
 class MpiExchange(Exchange):
-    """An Exchange that calls MPI itself; see host/src/mpi_exchange.h."""
+    """An Exchange that calls MPI itself; see host/src/ranks/mpi_exchange.h."""
 
     def __init__(self, python: object, functions: Sequence[int], comm: int, byte: int, tag: int, yields: bool) -> None: ...
 
@@ -388,7 +388,7 @@ def make_batch(ids: Annotated[NDArray, dict(order='C', device='cpu', writable=Fa
 
 def delayed(lists: Lists, n_samples: int, n_neurons: int, steps: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], fraction: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, first_step: int) -> dict:
     """
-    Lists whose entries arrive later, by neuron; see host/src/axonal_delays.h. `earlier`, `later`: int32[S], where
+    Lists whose entries arrive later, by neuron; see host/src/cpu/axonal_delays.h. `earlier`, `later`: int32[S], where
     each entry went.
     """
 
@@ -402,7 +402,7 @@ def add_groups(groups: Annotated[NDArray[numpy.float32], dict(order='C', device=
 
 def pooled(lists: Lists, n_samples: int, *, shape: Sequence[int], channels_first: bool, size: Sequence[int], stride: Sequence[int], maximum: bool, share: float) -> dict:
     """
-    Lists of pooled maps, see host/src/pool_lists.h. `values`: of every entry, None where all spikes are 1; `ends`,
+    Lists of pooled maps, see host/src/maps/pool_lists.h. `values`: of every entry, None where all spikes are 1; `ends`,
     `entries`: int64, whose gradient an entry's is.
     """
 
@@ -429,7 +429,7 @@ def cross_entropy_grad(potentials: Annotated[NDArray[numpy.float32], dict(order=
 
 class DenseSpec:
     """
-    What defines the dynamics of a population; see host/src/dense_neurons.h.
+    What defines the dynamics of a population; see host/src/dense/dense_neurons.h.
     """
 
     def __init__(self, *, model: str, constants: Sequence[float], detach_reset: bool, surrogate: str, slope: float) -> None: ...

@@ -22,7 +22,7 @@ from sparsesnn.options import number, plain
 
 @named
 class Adam(torch.optim.Optimizer):
-    """Adam; the equations are in codelets/adam.h.
+    """Adam; the equations are in codelets/cpu/adam.h.
 
     Args:
         params: float32 tensors on the CPU, or groups of them, as everywhere in `torch.optim`.

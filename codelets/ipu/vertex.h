@@ -21,10 +21,10 @@
 #include "host/src/emulator/codelet.h"
 #endif
 
-#include "codelets/ipu/records.h"
+#include "records.h"
 #include "codelets/neuron/models.h"
 #include "codelets/surrogate.h"
-#include "codelets/tile_select.h"
+#include "select.h"
 
 namespace sparsesnn::ipu {
 

@@ -32,7 +32,7 @@
 // d is the model's own: a state that another one reads within the step counts what goes that way too.
 #pragma once
 
-#include "../number.h"
+#include "codelets/number.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
 

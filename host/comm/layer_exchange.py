@@ -1,4 +1,4 @@
-"""What the engine asks of the other ranks while it runs a layer that spans them (host/src/sharded.h)."""
+"""What the engine asks of the other ranks while it runs a layer that spans them (host/src/ranks/sharded.h)."""
 
 from __future__ import annotations
 

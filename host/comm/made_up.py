@@ -37,7 +37,7 @@ def lists(
 
 
 def spikes(message: Bytes, n_lists: int, n_kinds: int, first: Sequence[int], rank: int, other: int) -> Bytes:
-    """What rank `other` sends of the spikes of a recurrent layer where `rank` sends `message` (host/src/sharded_forward.cpp)."""
+    """What rank `other` sends of the spikes of a recurrent layer where `rank` sends `message` (host/src/ranks/sharded_forward.cpp)."""
     n_own, n = first[rank + 1] - first[rank], first[other + 1] - first[other]
     count_type, id_type = _count_type(n_own), _id_type(first[-1])
     n_ids = message.size - n_lists * n_kinds * np.dtype(count_type).itemsize
@@ -76,7 +76,7 @@ def _drawn(n_lists: int, n: int, seed: int) -> tuple[npt.NDArray[Any], npt.NDArr
 
 
 def _count_type(most: int) -> type[np.unsignedinteger[Any]]:
-    """Of a number that is at most so large, on its way; `count_bytes` of host/src/shard_lists.h."""
+    """Of a number that is at most so large, on its way; `count_bytes` of host/src/ranks/shard_lists.h."""
     return np.uint8 if most < 256 else np.uint16 if most < 65536 else np.uint32
 
 

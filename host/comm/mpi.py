@@ -25,7 +25,7 @@ from sparsesnn.wording import count
 
 #: groups in which every rank may write to every other one
 FEW = 4
-#: functions that the engine calls (host/src/mpi_exchange.h)
+#: functions that the engine calls (host/src/ranks/mpi_exchange.h)
 ENGINE_CALLS = ("Isend", "Mprobe", "Improbe", "Imrecv", "Wait", "Test", "Get_count")
 #: seconds in which a launcher ends all ranks when one has ended
 WAIT_S = 3.0

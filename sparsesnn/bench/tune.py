@@ -1,4 +1,4 @@
-"""The engine's choices of speed (`host/src/choices.h`), measured on this machine: each value in turns with the standard ones."""
+"""The engine's choices of speed (`host/src/machine/choices.h`), measured on this machine: each value in turns with the standard ones."""
 
 from __future__ import annotations
 

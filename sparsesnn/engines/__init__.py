@@ -142,7 +142,7 @@ def set_threads(
     """Worker threads of the engine, in this process; 0: all cores, shared by the ranks of this host.
 
     Next to the event-sparse engine, and next to dense products of our own, PyTorch runs on one thread. What is left to it
-    is small: less than starting its threads again after every pass (host/src/openmp.h); and the sums of its reductions
+    is small: less than starting its threads again after every pass (host/src/machine/openmp.h); and the sums of its reductions
     depend on their number. Convolutions are PyTorch's, on threads of ours (sparsesnn/engines/dense/pieces.py).
     """
     by_torch = _named(name)[0].uses_torch_threads(options or Options())

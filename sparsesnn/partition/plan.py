@@ -230,7 +230,7 @@ class Plan:
         return found
 
     def is_windows(self, c: ConnectionPlan) -> bool:
-        """Whether the CPU engine goes through the windows of a convolution (host/src/windows.h)."""
+        """Whether the CPU engine goes through the windows of a convolution (host/src/maps/windows.h)."""
         return bool(self.in_lists(c).kind.window_shape())
 
     def runs_by_row(self, name: str) -> bool:

@@ -59,7 +59,7 @@ def source_tree(folder: Path) -> Path:
     for name in SOURCES:
         shutil.copy(ROOT / name, folder)
     for name in FOLDERS:
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     return folder
 
 
@@ -77,7 +77,9 @@ def test_sdist_to_wheel(tmp_path: Path) -> None:
     sdist = tmp_path / run(sys.executable, "-c", build, cwd=source).split()[-1]
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    assert {"CMakeLists.txt", "LICENSE", "cmake/isa.cmake", "host/src/module.cpp", "sparsesnn/_core.pyi"} <= names
+    files = {"_core.pyi", "codelets/cpu/simd.h", "datasets/__init__.py", "host/src/bindings/module.cpp"}
+    assert {"CMakeLists.txt", "LICENSE", "cmake/isa.cmake", *(f"sparsesnn/{file}" for file in files)} <= names
+    assert [name for name in names if name.startswith(("codelets", "datasets", "host", "launch"))] == []
 
     python = fresh_environment(tmp_path / "venv")
     pip = (python, "-m", "pip")
@@ -90,7 +92,7 @@ def test_sdist_to_wheel(tmp_path: Path) -> None:
         "sparsesnn/__init__.py",
         "sparsesnn/_core.pyi",
         "sparsesnn/py.typed",
-        "sparsesnn/codelets/simd.h",
+        "sparsesnn/codelets/cpu/simd.h",
         "sparsesnn/datasets/__init__.py",
         "sparsesnn/host/stream.py",
         "sparsesnn/launch/__init__.py",

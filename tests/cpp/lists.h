@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "host/src/engine.h"
+#include "host/src/cpu/engine.h"
 
 namespace check {
 

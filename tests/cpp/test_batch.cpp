@@ -4,7 +4,7 @@
 #include <set>
 #include <vector>
 
-#include "batch.h"
+#include "host/src/data/batch.h"
 #include "check.h"
 
 using namespace sparsesnn;

@@ -9,7 +9,7 @@
 
 #include "codelets/ipu/vertex.h"
 #include "host/src/emulator/machine.h"
-#include "tests/cpp/check.h"
+#include "check.h"
 
 namespace sparsesnn::ipu {
 

@@ -7,12 +7,12 @@
 #include <random>
 #include <vector>
 
-#include "host/src/engine.h"
-#include "host/src/fingerprint.h"
-#include "host/src/isa.h"
-#include "host/src/thread_pool.h"
-#include "tests/cpp/check.h"
-#include "tests/cpp/lists.h"
+#include "host/src/cpu/engine.h"
+#include "host/src/machine/fingerprint.h"
+#include "host/src/machine/isa.h"
+#include "host/src/machine/thread_pool.h"
+#include "check.h"
+#include "lists.h"
 
 using namespace sparsesnn;
 

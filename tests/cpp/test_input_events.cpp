@@ -7,11 +7,11 @@
 #include <thread>
 #include <vector>
 
-#include "host/src/chunks.h"
-#include "host/src/input_events.h"
-#include "host/src/neighbors.h"
-#include "tests/cpp/check.h"
-#include "tests/cpp/lists.h"
+#include "host/src/cpu/chunks.h"
+#include "host/src/ranks/input_events.h"
+#include "host/src/ranks/neighbors.h"
+#include "check.h"
+#include "lists.h"
 
 using namespace sparsesnn;
 

@@ -6,9 +6,9 @@
 #include <thread>
 #include <vector>
 
-#include "host/src/memory.h"
-#include "host/src/neighbors.h"
-#include "tests/cpp/check.h"
+#include "host/src/machine/memory.h"
+#include "host/src/ranks/neighbors.h"
+#include "check.h"
 
 using sparsesnn::Array;
 using sparsesnn::Message;

@@ -5,7 +5,7 @@
 
 #include "codelets/dual.h"
 #include "codelets/neuron/models.h"
-#include "tests/cpp/check.h"
+#include "check.h"
 
 using namespace sparsesnn::base;
 

@@ -5,8 +5,8 @@
 #include <atomic>
 #include <thread>
 
-#include "host/src/thread_pool.h"
-#include "tests/cpp/check.h"
+#include "host/src/machine/thread_pool.h"
+#include "check.h"
 
 namespace {
 

@@ -34,11 +34,10 @@ def paths_of(section: str) -> list[str]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the sources with the compiled engine; data sets and host lie where an installation has them."""
+    """A copy of the sources, links as links, with the compiled engine."""
     for folder in ("sparsesnn", "codelets", "datasets", "host", "launch", "cmake"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    for folder in ("datasets", "host", "launch"):
-        (tmp_path / "sparsesnn" / folder).symlink_to(tmp_path / folder)
+        ignored = shutil.ignore_patterns("__pycache__", "*.so")
+        shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True, ignore=ignored)
     for file in ("CMakeLists.txt", "pyproject.toml"):
         shutil.copy(ROOT / file, tmp_path)
     shutil.copy(_core.__file__, tmp_path / "sparsesnn")

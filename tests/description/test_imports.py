@@ -6,28 +6,22 @@ Imports under TYPE_CHECKING do not count; imports within functions do, for they 
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-#: folders and what they are called when installed
-FOLDERS = {
-    "sparsesnn": "sparsesnn",
-    "datasets": "sparsesnn.datasets",
-    "host": "sparsesnn.host",
-    "launch": "sparsesnn.launch",
-}
 Graph = dict[str, set[str]]
 
 
 def modules() -> dict[str, Path]:
     """Every module of the package, by its name."""
     found = {}
-    for folder, package in FOLDERS.items():
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            parts = path.relative_to(ROOT / folder).with_suffix("").parts
-            found[".".join([package, *parts]).removesuffix(".__init__")] = path
+    for folder, _, files in os.walk(ROOT / "sparsesnn", followlinks=True):
+        for path in sorted(Path(folder, file) for file in files if file.endswith(".py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            found[name.removesuffix(".__init__")] = path
     return found
 
 

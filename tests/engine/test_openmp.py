@@ -1,4 +1,4 @@
-"""PyTorch's idle threads leave the engine its cores; see host/src/openmp.h."""
+"""PyTorch's idle threads leave the engine its cores; see host/src/machine/openmp.h."""
 
 from __future__ import annotations
 

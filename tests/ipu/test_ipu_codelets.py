@@ -37,7 +37,7 @@ INCLUDES = (
     "ipu_vector_math",
     "codelets/neuron/models.h",
     "codelets/surrogate.h",
-    "codelets/tile_select.h",
+    "codelets/ipu/select.h",
     "../number.h",
     "number.h",
     *(path.name for path in CODELETS.glob("neuron/*.h")),

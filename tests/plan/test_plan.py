@@ -465,7 +465,7 @@ def test_copies_with_delays_leave_the_width_of_a_slab_alone(n_pre: int, width: i
 
 
 def test_blocks_of_tiles_are_those_of_the_engine() -> None:
-    """Over how many sums ranks tell one another the gradients of lists: host/src/tile_sums.h decides."""
+    """Over how many sums ranks tell one another the gradients of lists: host/src/training/tile_sums.h decides."""
     edges = [0, 1, 3, 3, 8, 13, 29, 64, 71]
     assert [n_blocks(a, b) for a, b in pairwise(edges)] == [len(x) for x in _core.tile_folds(edges)]
 

@@ -1,4 +1,4 @@
-"""Lists of a population from those of its shards, and values back to the owners of the neurons (host/src/shard_lists.cpp)."""
+"""Lists of a population from those of its shards, and values back to the owners of the neurons (host/src/ranks/shard_lists.cpp)."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "compiled.h"
-#include "host/src/thread_pool.h"
+#include "host/src/machine/thread_pool.h"
 #include "poplar/Engine.hpp"
 
 namespace sparsesnn::emulator {

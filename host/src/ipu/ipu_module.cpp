@@ -11,7 +11,7 @@
 #ifndef SPARSESNN_POPLAR_SDK
 #include "host/src/emulator/machine.h"
 #include "host/src/emulator/work.h"
-#include "host/src/thread_pool.h"
+#include "host/src/machine/thread_pool.h"
 #endif
 
 namespace nb = nanobind;

@@ -1,6 +1,6 @@
 """What the mode "fused" is made of on a CPU: dynamics in C++ and matrix products.
 
-The products (`host/src/dense_gemm.cpp`) are our own in float32 where the instruction set has one, else PyTorch's. Ours
+The products (`host/src/dense/dense_gemm.cpp`) are our own in float32 where the instruction set has one, else PyTorch's. Ours
 read spikes as the bytes they are kept in, add to what is there, and take their weights packed once for many products.
 Measured beside PyTorch's, see docs/baselines.md.
 """
@@ -94,7 +94,7 @@ def forward(
     fresh: bool = False,
     **arrays: Tensor | None,
 ) -> None:
-    """Moves every neuron over the steps of `current` [T, B, N]; see host/src/dense_neurons.h."""
+    """Moves every neuron over the steps of `current` [T, B, N]; see host/src/dense/dense_neurons.h."""
     given = {"out": None, "fired": None, **arrays}
     _core.dense_forward(
         _spec(dynamics),
@@ -118,7 +118,7 @@ def backward(
     fresh: bool = False,
     **arrays: Tensor | None,
 ) -> None:
-    """The gradient of `forward`; see host/src/dense_neurons.h."""
+    """The gradient of `forward`; see host/src/dense/dense_neurons.h."""
     given = {"d_bias": None, **arrays}
     _core.dense_backward(
         _spec(dynamics),

@@ -1,4 +1,4 @@
-"""The dynamics of the mode "fused" in Triton: what host/src/dense_kernels.cpp does, for CUDA.
+"""The dynamics of the mode "fused" in Triton: what host/src/dense/dense_kernels.cpp does, for CUDA.
 
 One program moves BLOCK elements of [B, N] through all steps of a chunk; potentials, synaptic currents and gradients of
 the state stay in registers. `at` is an element's place within a step, `row` its place within [T, B, N]. Currents, spikes
@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Constants of host/src/layer.h and codelets/surrogate.h, as the kernels' compile-time arguments:
+# Constants of host/src/cpu/layer.h and codelets/surrogate.h, as the kernels' compile-time arguments:
 # model  as on_cuda.MODELS numbers them      reset  0 subtract, 1 subtract then decay, 2 zero, 3 none
 # kind   0 fast sigmoid, 1 straight-through, 2 sigmoid, 3 atan, 4 triangle, 5 boxcar, 6 exponential
 

@@ -18,7 +18,7 @@ from sparsesnn.host.comm.base import Array, Bytes
 
 
 class ChainShards:
-    """Sends and receives for `_core.Chain` (host/src/chain_shards.h).
+    """Sends and receives for `_core.Chain` (host/src/ranks/chain_shards.h).
 
     Args:
         layers: all, with this rank's neurons.

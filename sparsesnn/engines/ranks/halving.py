@@ -1,6 +1,6 @@
 """One weight's sum over R = 2^k replicas in 2·k messages: recursive halving forth, recursive doubling back.
 
-Each replica has one sum, a leaf of a tree of k levels in which neighbors are added first (host/src/group_tree.h). In round j
+Each replica has one sum, a leaf of a tree of k levels in which neighbors are added first (host/src/training/group_tree.h). In round j
 the replicas r and r XOR 2^j share the rows that both hold: each sends the half that the other one keeps, and adds what it
 gets to its own, the lower replica's first. So every row's additions are those of the tree, whoever makes them. In the end each
 replica has the total of M/R rows; the rounds backwards give them to all.

@@ -2,7 +2,7 @@
 
 Each rank owns whole tiles, with their weight columns and gradients. Forward, every rank gets the lists of the whole
 population; backward, the gradients of the lists that a layer read are sums over its tiles, of which the owners of those
-neurons get the parts of every rank. A recurrent layer does both once a step (host/src/sharded.h).
+neurons get the parts of every rank. A recurrent layer does both once a step (host/src/ranks/sharded.h).
 """
 
 from __future__ import annotations

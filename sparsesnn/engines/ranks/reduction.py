@@ -1,6 +1,6 @@
 """Gradients of parameters, summed over replicas to the bits of one process.
 
-A weight's gradient is a sum over groups of samples along a tree (host/src/group_tree.h). Each replica has the sums of the
+A weight's gradient is a sum over groups of samples along a tree (host/src/training/group_tree.h). Each replica has the sums of the
 branches that its groups make up: one, where 2, 4, … replicas share a batch evenly. Of every weight each replica adds up
 some rows: it gets those of all branches, and gives the total to all. While a layer's sums travel, the layers before it run
 backwards; sums in the memory of a host wait for the end, where all of them take one message.

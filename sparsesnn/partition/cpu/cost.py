@@ -11,7 +11,7 @@ Between ranks, for a population with S listed ids a step over the batch of B, of
     lists      every owner sends its part to all others, ids of 2 bytes and two counts a list; the first one, with a
                capacity, what was dropped; a rank receives                         2·S·(R-1)/R + 2·w·B·(R-1) + 4·B
     events     the same, sorted for the layer that hears them first: a row an id, and two counts a neuron and
-               chunk of a batch (C of them, host/src/chunks.h)                     2·S·(R-1)/R + 4·N·C·(R-1)/R a batch
+               chunk of a batch (C of them, host/src/cpu/chunks.h)                     2·S·(R-1)/R + 4·N·C·(R-1)/R a batch
     capacity   a total and a prefix of the counts of candidates, in log2(O) messages                8·B·log2(O)
     potentials of a readout, to all                                                      4·N·B·(R-1)/R
     gradients  of lists, summed over K blocks of the tiles that a rank of the layer that reads owns, K = 1 where these
@@ -231,7 +231,7 @@ def _squares_bytes(plan: Plan) -> list[float]:
 
 
 def count_bytes(most: int) -> int:
-    """Of a number that is at most so large, on its way; `count_bytes` of host/src/shard_lists.h."""
+    """Of a number that is at most so large, on its way; `count_bytes` of host/src/ranks/shard_lists.h."""
     return 1 if most < 256 else 2 if most < 65536 else 4
 
 
@@ -280,13 +280,13 @@ def n_tiles(plan: Plan, name: str) -> list[int]:
 
 
 def _tiles_of_core(n: int, n_samples: int, cores: int) -> tuple[float, float]:
-    """Of n tiles, the work of the core with the most, forward (`run_by_tile` of host/src/forward.cpp) and backward."""
+    """Of n tiles, the work of the core with the most, forward (`run_by_tile` of host/src/cpu/forward.cpp) and backward."""
     blocks = -(-n_samples // min(16, -(-n_samples // 6)))
     return -(-n * blocks // cores) / blocks, -(-n // cores) if n >= cores else n / cores
 
 
 def tile_blocks(plan: Plan, name: str) -> list[int]:
-    """Over how many blocks of a population's tiles each rank sums list gradients; see host/src/tile_sums.h."""
+    """Over how many blocks of a population's tiles each rank sums list gradients; see host/src/training/tile_sums.h."""
     tiles = n_tiles(plan, name)
     if max(tiles) == sum(tiles):
         return [min(1, n) for n in tiles]
@@ -366,7 +366,7 @@ def _replicas(plan: Plan, before: Iterable[Superstep]) -> list[Superstep]:
 
 
 def is_tree(n_groups: int, n: int) -> bool:
-    """Whether `n` replicas that share groups of samples evenly have one branch of their sum each (host/src/group_tree.h)."""
+    """Whether `n` replicas that share groups of samples evenly have one branch of their sum each (host/src/training/group_tree.h)."""
     if n == 1:
         return True
     half = (n_groups + 1) // 2

@@ -22,7 +22,7 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 | masks | of one layer at a time: 16 B per tile and list |
 | state | the states of all layers; while a layer runs, its own once more and ∂L/∂i of as many steps as a loop's delay; B·n·4 each |
 | waiting sums | of one layer: its weight gradient once more for each sum over groups of samples that waits for its other half, |
-|  | of more than 64 samples (host/src/group_tree.h), and for the group at hand where that takes several chunks, T > 512 |
+|  | of more than 64 samples (host/src/training/group_tree.h), and for the group at hand where that takes several chunks, T > 512 |
 | state gradient | ∂L/∂i of a chunk (sorting.py), 4·W a row and core; where all tiles of a layer wait for one another, as those of a |
 |  | recurrent one, 4·W·P a row; of recurrent layers of one process whose weights do not stay in L2 the currents of 512 rows |
 |  | on each core, where those are more |
@@ -34,7 +34,7 @@ n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of
 | readout | potentials, their gradient, and PyTorch's copy of it, T·B·n·4 each |
 | objects | what Python and PyTorch hold of a layer beside its arrays: modules, nodes of the graph, small tensors |
 
-The engine keeps what one layer needed for the next one (`host/src/memory.h`), so the largest of each item counts, and
+The engine keeps what one layer needed for the next one (`host/src/machine/memory.h`), so the largest of each item counts, and
 the items add up, although not all are in use at once. Against what `sparsesnn bench step` measured in nine runs (Zen 1, commit ed61b31)
 of 700-1024-1024-20, 64-2048-2048-10, 700-1024r-20 and 64-2048r-10, T = 20 to 500 and batches of 16 to 520, the sum above
 weights and optimiser was 0.96 to 1.13 times the measured memory, of the recurrent ones 0.90 to 1.41.
@@ -78,15 +78,15 @@ ITEMS = (
 OBJECT_BYTES = 30_000
 #: which neurons a sparse synapse joins: sender, receiver, place, and how sums over receivers go on
 SYNAPSE_BYTES = 13
-#: where the entries of a row of maps begin in a list: `RowStarts` of host/src/windows.h
+#: where the entries of a row of maps begin in a list: `RowStarts` of host/src/maps/windows.h
 START_BYTES = 4
 #: rows whose currents wait on each core, and from how many bytes of weights and arriving ids a step on: `waiting_rows` and
-#: `lets_sources_wait` of host/src/forward.cpp
+#: `lets_sources_wait` of host/src/cpu/forward.cpp
 WAITING_ROWS, WAITING_BYTES, WAITING_IDS = 512, 2 << 20, 6
-#: bytes of a loop's weights from which on its list gradients may come from a product: `cached` of host/src/backward.cpp
+#: bytes of a loop's weights from which on its list gradients may come from a product: `cached` of host/src/cpu/backward.cpp
 RETURNED_BYTES = 3 << 19
 #: share of a population listed (a spike counts a third) from which on its list gradients come from one product:
-#: `dense_share` of host/src/choices.h
+#: `dense_share` of host/src/machine/choices.h
 DENSE_SHARE = 0.45
 
 
@@ -244,7 +244,7 @@ def _packed(plan: Plan, incoming: tuple[ConnectionPlan, ...]) -> int:
 
 def _grad_columns(plan: Plan, name: str, n_tiles: int, lengths: Mapping[str, Lengths]) -> int:
     """Neurons whose ∂L/∂i of a chunk is there at a time: of one tile on each core, unless something waits for all of them
-    (`keeps_all` of host/src/backward.cpp)."""
+    (`keeps_all` of host/src/cpu/backward.cpp)."""
     incoming, cores = plan.incoming(name), plan.target.tiles
     by_tile = isinstance(plan.network.populations[name], Population) and n_tiles >= cores
     waits = any(
@@ -294,7 +294,7 @@ def _shares(plan: Plan, c: ConnectionPlan, n_tiles: int, lengths: Lengths) -> in
 
 
 def _is_dense(plan: Plan, c: ConnectionPlan, lengths: Lengths) -> bool:
-    """Whether list gradients come from a product over all senders: `listed_densely` of host/src/dense_shares.cpp."""
+    """Whether list gradients come from a product over all senders: `listed_densely` of host/src/cpu/dense_shares.cpp."""
     groups = -(-plan.n_samples // GROUP_SAMPLES)
     n_all = groups * GROUP_SAMPLES * plan.populations[c.pre].n
     return (

@@ -8,9 +8,9 @@ from sparsesnn.network import Network
 from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES
 from sparsesnn.partition.plan import ConnectionPlan, Plan
 
-#: rows (t, b) that the backward pass works on at a time, twice as many of one group of samples: `backward_rows` of host/src/choices.h
+#: rows (t, b) that the backward pass works on at a time, twice as many of one group of samples: `backward_rows` of host/src/machine/choices.h
 CHUNK_ROWS = 2048
-#: with more threads rows are fewer: `chunk_plan` of host/src/chunks.cpp
+#: with more threads rows are fewer: `chunk_plan` of host/src/cpu/chunks.cpp
 FEW_THREADS = 4
 
 
@@ -35,12 +35,12 @@ def sorts_for_all(plan: Plan, c: ConnectionPlan) -> bool:
 
 
 def chunk_rows(n_threads: int) -> int:
-    """Rows of a chunk of several groups at most: `chunk_plan` of host/src/chunks.cpp."""
+    """Rows of a chunk of several groups at most: `chunk_plan` of host/src/cpu/chunks.cpp."""
     return max(1, CHUNK_ROWS * FEW_THREADS // max(FEW_THREADS, n_threads))
 
 
 def chunk_shape(n_steps: int, n_samples: int, n_threads: int) -> tuple[int, int]:
-    """Samples and steps of a chunk at most: `make_chunks` of host/src/chunks.cpp."""
+    """Samples and steps of a chunk at most: `make_chunks` of host/src/cpu/chunks.cpp."""
     rows = chunk_rows(n_threads)
     most_steps = max(1, 2 * rows // GROUP_SAMPLES)
     n_parts = max(1, -(-n_steps // most_steps))

@@ -7,8 +7,8 @@ from sparsesnn.partition.plan import MAX_SHARDS, Plan, Shard
 
 #: widths of a CPU tile that the kernels are built for
 CPU_TILE_WIDTHS = (16, 32, 64)
-#: samples of a group, and groups that are added one after the other: `group_samples` of host/src/layer.h, `leaf_groups` of
-#: host/src/group_tree.h
+#: samples of a group, and groups that are added one after the other: `group_samples` of host/src/cpu/layer.h, `leaf_groups` of
+#: host/src/training/group_tree.h
 GROUP_SAMPLES, LEAF_GROUPS = 8, 8
 #: bytes of weight and weight gradient that one tile should keep in its core's L2 cache; half of the smallest usual L2
 CPU_TILE_BYTES = 1024 * 1024
@@ -45,7 +45,7 @@ def cpu_shards(n: int, n_read: int) -> tuple[Shard, ...]:
 
 def n_blocks(begin: int, end: int) -> int:
     """To how many sums the tiles `begin` to `end - 1` of a population add up: aligned blocks of a power of two, as few as
-    possible (host/src/tile_sums.h)."""
+    possible (host/src/training/tile_sums.h)."""
     n = 0
     while begin < end:
         fits = 1 << ((end - begin).bit_length() - 1)

@@ -17,7 +17,7 @@
 #include <sstream>
 
 #include "host/src/emulator/machine.h"
-#include "host/src/thread_pool.h"
+#include "host/src/machine/thread_pool.h"
 
 namespace {
 

@@ -24,14 +24,14 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = (
     "host/src/emulator/*.cpp",
-    "host/src/openmp.cpp",
-    "host/src/thread_pool.cpp",
+    "host/src/machine/openmp.cpp",
+    "host/src/machine/thread_pool.cpp",
     "codelets/ipu/*.cpp",
     "host/src/ipu/*.cpp",
     "host/src/popart/*.cpp",
     "tests/fakes/popart/*.cpp",
 )
-INCLUDES = (".", "host/src", "host/src/emulator/include", "tests/fakes/popart/include")
+INCLUDES = (".", "host/src/emulator/include", "tests/fakes/popart/include")
 HEADERS = ("host/src/**/*.h", "host/src/**/*.hpp", "codelets/**/*.h", "tests/fakes/popart/**/*.hpp")
 FLAGS = ("-O1", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra")
 #: the emulated machine of every op: tiles, and when it looks for faults (host/src/emulator/machine.h)

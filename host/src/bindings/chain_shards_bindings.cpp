@@ -1,0 +1,276 @@
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "host/src/ranks/chain_shards.h"
+#include "host/src/training/group_sums.h"
+#include "host/src/training/group_tree.h"
+#include "host/src/ranks/input_events.h"
+#include "host/src/maps/windows.h"
+
+namespace sparsesnn {
+namespace {
+
+// Columns first..last - 1 of rows of n numbers.
+Array<float> columns(const float* rows, std::size_t n_rows, std::size_t n, std::size_t first, std::size_t last) {
+  Array<float> out(n_rows * (last - first));
+  for (std::size_t i = 0; i < n_rows; ++i)
+    std::copy(rows + i * n + first, rows + i * n + last, out.data() + i * (last - first));
+  return out;
+}
+
+// Of `size` numbers, n a row.
+void append_rows(std::vector<const float*>& rows, const float* numbers, std::size_t size, std::size_t n) {
+  for (std::size_t row = 0; n && row < size / n; ++row) rows.push_back(numbers + row * n);
+}
+
+Lists lists_of(const PyRun& run) { return run.lists()->view(run.shape()[2] > 65536); }
+
+}  // namespace
+
+std::optional<ListOrder> list_order(nb::handle python) {
+  if (python.is_none()) return std::nullopt;
+  const auto [delay, n_rows, n_groups] = nb::cast<std::tuple<int, int, int>>(python);
+  if (delay < 0 || n_rows < group_samples || n_groups < 1)
+    throw InputError("ShapeError", "order: give a delay, and rows and groups of a chunk");
+  return ListOrder{delay, {n_rows, n_groups}};
+}
+
+ChainShards::ChainShards(nb::object python)
+    : python_(std::move(python)),
+      neighbors_(nb::cast<Neighbors*>(python_.attr("neighbors"))),
+      rank_(nb::cast<std::size_t>(python_.attr("rank"))),
+      first_(nb::cast<std::vector<std::vector<std::uint32_t>>>(python_.attr("first"))),
+      folds_(nb::cast<std::vector<std::vector<int>>>(python_.attr("folds"))) {
+  for (nb::handle order : python_.attr("orders")) orders_.push_back(list_order(order));
+  for (const std::vector<std::uint32_t>& first : first_)
+    if (rank_ + 2 > first.size() || !std::is_sorted(first.begin(), first.end()))
+      throw InputError("ShapeError", "ChainShards: give first neurons of all ranks, which ascend");
+}
+
+std::vector<Message> ChainShards::messages_of(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
+                                              Array<unsigned char> message,
+                                              std::vector<In<unsigned char>>& held) const {
+  const std::size_t n_bytes = message.size();
+  if (neighbors_) {
+    const nb::gil_scoped_release release;
+    const auto sent = std::make_shared<Array<unsigned char>>(std::move(message));
+    return neighbors_->gather({sent->data(), n_bytes}, sent);
+  }
+  const std::int64_t n_lists = static_cast<std::int64_t>(layer.n_steps) * layer.n_samples;
+  nb::object sent = to_numpy(message, {n_bytes});
+  const nb::object got = python_.attr("lists")(k, own, layer.n_samples, n_lists, std::move(sent),
+                                               layer.spec.capacity > 0, layer.spec.save && orders_[k]);
+  std::vector<Message> messages;
+  for (nb::handle one : nb::cast<nb::list>(got)) {
+    held.push_back(nb::cast<In<unsigned char>>(one));
+    messages.push_back({held.back().data(), held.back().size()});
+  }
+  return messages;
+}
+
+MergedLists ChainShards::whole_lists(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
+                                     ValueOrder& order) const {
+  const std::vector<std::uint32_t>& first = first_[k];
+  const std::int64_t n_lists = static_cast<std::int64_t>(layer.n_steps) * layer.n_samples;
+  const bool limited = layer.spec.capacity > 0, is_first = first[rank_] == 0;
+  const std::optional<ListOrder> sorts = layer.spec.save ? orders_[k] : std::nullopt;
+  Array<unsigned char> message;
+  if (own) {
+    const nb::gil_scoped_release release;
+    const Lists lists = lists_of(*own);
+    const std::uint32_t n = first[rank_ + 1] - first[rank_];
+    if (sorts)
+      order.own = std::make_shared<OwnEvents>(lists, static_cast<int>(n), layer.n_steps, layer.n_samples, *sorts);
+    message = shard_message(lists, n_lists, n, limited && is_first ? own->n_dropped() : nullptr, order.own.get());
+  }
+  std::vector<In<unsigned char>> held;
+  std::vector<Message> messages = messages_of(k, layer, own, std::move(message), held);
+  if (owns_all(k)) return {};
+  nb::gil_scoped_release release;
+  if (sorts) {
+    order.sorted = std::make_shared<SortedLists>(messages, first, layer.n_steps, layer.n_samples, *sorts);
+    for (std::size_t r = 0; r < messages.size(); ++r) {
+      const std::size_t end = order.sorted->ends()[r];
+      messages[r] = {messages[r].data + end, messages[r].size - end};
+    }
+  }
+  return merge_messages(messages, n_lists, limited, first, layer.spec.save && !sorts);
+}
+
+Array<float> ChainShards::whole_potentials(std::size_t k, const PyLayer& layer,
+                                           const std::shared_ptr<PyRun>& own) const {
+  const std::vector<std::uint32_t>& first = first_[k];
+  const std::size_t n_rows = static_cast<std::size_t>(layer.n_steps) * layer.n_samples, n = first.back();
+  std::vector<In<float>> held;
+  std::vector<Message> parts;
+  if (neighbors_) {
+    const nb::gil_scoped_release release;
+    const std::size_t n_own = own ? n_rows * (first[rank_ + 1] - first[rank_]) : 0;
+    parts = neighbors_->gather(own ? Message::of(own->made_potentials(), n_own) : Message{}, nullptr);
+  } else {
+    for (nb::handle part : nb::cast<nb::list>(python_.attr("potentials")(k, own, n_rows))) {
+      held.push_back(nb::cast<In<float>>(part));
+      parts.push_back({reinterpret_cast<const unsigned char*>(held.back().data()), held.back().nbytes()});
+    }
+  }
+  if (owns_all(k)) return {};
+  Array<float> potentials(n_rows * n);
+  for (std::size_t r = 0; r + 1 < first.size(); ++r) {
+    const std::size_t n_here = first[r + 1] - first[r];
+    const float* const part = reinterpret_cast<const float*>(parts[r].data);
+    if (parts[r].size != n_rows * n_here * sizeof(float))
+      throw InputError("ShapeError", "ChainShards: got " + std::to_string(parts[r].size) +
+                                         " bytes of potentials of rank " + std::to_string(r));
+    for (std::size_t i = 0; i < n_rows; ++i)
+      std::copy_n(part + i * n_here, n_here, potentials.data() + i * n + first[r]);
+  }
+  return potentials;
+}
+
+std::shared_ptr<PyRun> ChainShards::whole(std::size_t k, const PyLayer& layer, std::shared_ptr<PyRun> own,
+                                          bool watched) const {
+  LayerOutput made;
+  MergedLists lists;
+  ValueOrder order;
+  if (layer.spec.model->fires())
+    lists = whole_lists(k, layer, own, order);
+  else
+    made.potentials = whole_potentials(k, layer, own);
+  if (owns_all(k)) return own;
+  made.offsets = std::move(lists.offsets);
+  made.ids = std::move(lists.ids);
+  made.n_spikes = std::move(lists.n_spikes);
+  made.dropped = std::move(lists.dropped);
+  made.wide = lists.wide;
+  PyLayer all = layer;
+  all.spec.n = static_cast<int>(first_[k].back());
+  auto found = std::make_shared<PyRun>(nb::none(), all, std::move(made), watched);
+  order.edges = order.sorted ? order.sorted->edges() : std::move(lists.edges);
+  order.places = std::move(lists.places);
+  found->consists_of(std::move(own), std::move(order));
+  return found;
+}
+
+Array<float> ChainShards::own_part(std::size_t k, const PyRun& whole, const OutputGrads& d_out) const {
+  const std::vector<std::uint32_t>& first = first_[k];
+  if (whole.lists()) {  // own entries stand in the order of a rank's own lists
+    const Lists lists = lists_of(whole);
+    std::vector<float> own;
+    with_ids(lists.wide, lists.ids, [&](auto* ids) {
+      for (std::size_t j = 0; j < whole.n_slots(); ++j)
+        if (ids[j] >= first[rank_] && ids[j] < first[rank_ + 1]) own.push_back(d_out.data[j]);
+    });
+    Array<float> found(own.size());
+    std::copy(own.begin(), own.end(), found.data());
+    return found;
+  }
+  const std::size_t n_samples = whole.shape()[1], n_rows = d_out.step ? whole.n_lists() : n_samples;
+  return columns(d_out.data, n_rows, first.back(), first[rank_], first[rank_ + 1]);
+}
+
+std::vector<Array<float>> ChainShards::to_owners(std::size_t k, const std::vector<std::size_t>& sources,
+                                                 const std::vector<std::shared_ptr<PyRun>>& runs,
+                                                 std::vector<Array<float>>& d_value) const {
+  const std::vector<int>& folds = folds_[k];
+  std::vector<std::vector<std::size_t>> edges;
+  for (const std::size_t source : sources) {
+    edges.push_back(runs[source]->order().edges);
+    if (edges.back().empty())  // this rank has all of them
+      for (std::size_t r = 0; r < first_[k].size(); ++r)
+        edges.back().push_back(r > rank_ ? runs[source]->n_slots() : 0);
+  }
+  std::vector<In<float>> held;
+  const Rows rows = neighbors_ ? swap_rows(edges, d_value) : python_rows(k, edges, d_value, held);
+  std::vector<Array<float>> found;
+  const nb::gil_scoped_release release;
+  for (std::size_t j = 0; j < sources.size(); ++j) {
+    const std::size_t n = edges[j][rank_ + 1] - edges[j][rank_];
+    if (n && rows[j].size() != folds.size())
+      throw InputError("ShapeError", "ChainShards: got " + std::to_string(rows[j].size()) +
+                                         " sums of blocks of tiles; " + std::to_string(folds.size()) + " add up");
+    Array<float>& sum = found.emplace_back(n);
+    if (n) add_branches(rows[j], folds, n, sum.data());
+    PyRun& whole = *runs[sources[j]];
+    if (const std::shared_ptr<OwnEvents>& events = whole.order().own)
+      sum = events->to_slots(sum.data(), whole.own_run()->n_slots());
+  }
+  return found;
+}
+
+void ChainShards::sort_input_meanwhile(const LayerSpec& spec, const LayerInput& input, int n_batch) const {
+  const SourceInput& from = input.sources[0];
+  if (!neighbors_ || from.lists.values || runs_by_row(spec, input)) return;
+  const std::vector<std::uint32_t>&hear = first_.front(), &wait = first_.back();
+  Part part{0, 0};
+  for (std::size_t r = 0; r < neighbors_->size(); ++r) {
+    if (hear[r] == hear[r + 1] || wait[r] < wait[r + 1]) continue;
+    if (r < rank_) ++part.k;
+    ++part.n;
+  }
+  const nb::gil_scoped_release release;
+  const auto chunks = make_chunks(spec, input, make_leaves(input.n_samples, spec.first_sample, n_batch));
+  const auto sorted = std::make_shared<Array<std::int32_t>>(
+      sort_input({from.lists, from.n_pre, from.delay, false}, chunks, input.n_samples, part));
+  const unsigned char* const bytes = reinterpret_cast<const unsigned char*>(sorted->data());
+  neighbors_->offer({bytes, sorted->size() * sizeof(std::int32_t)}, sorted);
+}
+
+std::vector<Message> ChainShards::sorted_meanwhile() const {
+  return neighbors_ ? neighbors_->offered() : std::vector<Message>();
+}
+
+ChainShards::Rows ChainShards::python_rows(std::size_t k, const Edges& edges, std::vector<Array<float>>& d_value,
+                                           std::vector<In<float>>& held) const {
+  nb::list given;
+  for (std::size_t j = 0; j < edges.size(); ++j) {
+    const std::size_t n_all = edges[j].back();
+    if (d_value.empty())
+      given.append(nb::none());
+    else
+      given.append(to_numpy(d_value[j], {n_all ? d_value[j].size() / n_all : 0, n_all}));
+  }
+  const nb::list got = nb::cast<nb::list>(python_.attr("to_owners")(k, given, nb::cast(edges)));
+  Rows rows(edges.size());
+  for (std::size_t j = 0; j < edges.size(); ++j) {
+    for (nb::handle block : nb::cast<nb::list>(got[j])) {
+      held.push_back(nb::cast<In<float>>(block));
+      append_rows(rows[j], held.back().data(), held.back().size(), edges[j][rank_ + 1] - edges[j][rank_]);
+    }
+  }
+  return rows;
+}
+
+ChainShards::Rows ChainShards::swap_rows(const Edges& edges, std::vector<Array<float>>& d_value) const {
+  const nb::gil_scoped_release release;
+  const auto lent = std::make_shared<std::vector<Array<float>>>(std::move(d_value));
+  std::vector<Message> given;
+  for (std::size_t j = 0; j < edges.size(); ++j) {
+    const std::size_t n_all = edges[j].back();
+    for (std::size_t r = 0; r < neighbors_->size(); ++r) {
+      const std::size_t first = edges[j][r], last = edges[j][r + 1];
+      if (lent->empty() || first == last) {
+        given.push_back({});
+      } else if ((*lent)[j].size() == n_all) {
+        given.push_back(Message::of((*lent)[j].data() + first, last - first));
+      } else {
+        lent->push_back(columns((*lent)[j].data(), (*lent)[j].size() / n_all, n_all, first, last));
+        given.push_back(Message::of(lent->back().data(), lent->back().size()));
+      }
+    }
+  }
+  const std::vector<Message> got = neighbors_->swap(given, lent);
+  Rows rows(edges.size());
+  for (std::size_t k = 0; k < got.size(); ++k) {
+    const std::vector<std::size_t>& at = edges[k / neighbors_->size()];
+    append_rows(rows[k / neighbors_->size()], reinterpret_cast<const float*>(got[k].data), got[k].size / sizeof(float),
+                at[rank_ + 1] - at[rank_]);
+  }
+  return rows;
+}
+
+}  // namespace sparsesnn

@@ -1,0 +1,211 @@
+// What Python sees of the dense baseline's passes. Shapes are checked here; dtypes choose between float and double.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/src/dense/dense_gemm.h"
+#include "host/src/dense/dense_neurons.h"
+#include "host/src/machine/memory.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sparsesnn {
+namespace {
+
+template <class T>
+using Dense = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Optional = std::optional<Dense<T>>;
+
+struct PyDenseSpec {
+  const NeuronModel* model;
+  std::vector<double> constants;
+  bool detach_reset;
+  int surrogate;
+  double slope;
+};
+
+template <class T>
+using DenseList = std::vector<Optional<T>>;
+
+template <class T>
+T* checked(const Optional<T>& array, std::initializer_list<std::size_t> shape, const char* name, bool needed = false) {
+  if (!array) {
+    if (needed) throw InputError("ShapeError", std::string(name) + " is None; this model needs it");
+    return nullptr;
+  }
+  bool fits = array->ndim() == shape.size();
+  std::size_t k = 0;
+  std::string want;
+  for (const std::size_t extent : shape) {
+    fits = fits && array->shape(k++) == extent;
+    want += (want.empty() ? "" : ", ") + std::to_string(extent);
+  }
+  if (!fits) throw InputError("ShapeError", std::string(name) + " has another shape; give [" + want + "]");
+  return array->data();
+}
+
+// Arrays of one shape, one for each name in the model's order; fewer, or None among them, only where not `needed`.
+template <class T>
+void check_all(const DenseList<T>& arrays, const char* const* names, int n_names, const char* what,
+               std::initializer_list<std::size_t> shape, bool needed, T** to) {
+  if (arrays.size() != static_cast<std::size_t>(n_names) && (needed || !arrays.empty()))
+    throw InputError("ShapeError", std::string(what) + " has " + std::to_string(arrays.size()) +
+                                       " arrays; this model has " + std::to_string(n_names));
+  for (int k = 0; k < n_names; ++k)
+    to[k] = arrays.empty() ? nullptr : checked(arrays[k], shape, (std::string(what) + " " + names[k]).c_str(), needed);
+}
+
+template <class F>
+DensePopulation<F> population(const PyDenseSpec& spec, const Dense<const F>& rows, bool fresh,
+                              const DenseList<const F>& parameters, const Optional<const F>& grad_threshold) {
+  if (rows.ndim() != 3) throw InputError("ShapeError", "a dense pass reads [T, B, N]");
+  const std::size_t n = rows.shape(2);
+  const NeuronModel& model = *spec.model;
+  DensePopulation<F> p{};
+  p.model = &model;
+  for (int k = 0; k < model.n_constants; ++k) p.constants[k] = static_cast<F>(spec.constants[k]);
+  p.detach_reset = spec.detach_reset;
+  p.surrogate = spec.surrogate;
+  p.slope = static_cast<F>(spec.slope);
+  p.n_steps = static_cast<int>(rows.shape(0));
+  p.n_samples = static_cast<int>(rows.shape(1));
+  p.n = static_cast<int>(n);
+  p.fresh = fresh;
+  check_all(parameters, model.parameter_names, model.n_parameters, "parameters", {n}, true, p.parameters);
+  p.grad_threshold = checked(grad_threshold, {n}, "grad_threshold", model.fires());
+  return p;
+}
+
+template <class F>
+void forward(const PyDenseSpec& spec, const Dense<const F>& current, const DenseList<const F>& parameters,
+             const Optional<const F>& grad_threshold, const DenseList<F>& state, const Optional<F>& out,
+             const Optional<bool>& fired, const DenseList<F>& rows, bool fresh) {
+  const DensePopulation<F> p = population(spec, current, fresh, parameters, grad_threshold);
+  const std::size_t steps = current.shape(0), samples = current.shape(1), n = current.shape(2);
+  const NeuronModel& model = *spec.model;
+  DenseForward<F> a{};
+  a.current = current.data();
+  check_all(state, model.state_names, model.n_states, "state", {samples, n}, true, a.state);
+  a.out = checked(out, {steps, samples, n}, "out");
+  a.fired = checked(fired, {steps, samples, n}, "fired");
+  if (a.fired && !model.fires()) throw InputError("ShapeError", "fired is given; a readout does not fire");
+  check_all(rows, model.state_names, model.n_states, "rows", {steps + 1, samples, n}, !rows.empty(), a.rows);
+  nb::gil_scoped_release release;
+  dense_forward(p, a);
+}
+
+template <class F>
+void backward(const PyDenseSpec& spec, const Dense<const F>& d_out, const DenseList<const F>& parameters,
+              const Optional<const F>& grad_threshold, const DenseList<const F>& rows, const DenseList<F>& d_state,
+              const Optional<F>& d_current, const Optional<F>& d_bias, const DenseList<F>& d_parameters,
+              const Optional<const F>& current, bool fresh) {
+  const DensePopulation<F> p = population(spec, d_out, fresh, parameters, grad_threshold);
+  const std::size_t steps = d_out.shape(0), samples = d_out.shape(1), n = d_out.shape(2);
+  const NeuronModel& model = *spec.model;
+  DenseBackward<F> a{};
+  check_all(d_parameters, model.parameter_names, model.n_parameters, "d_parameters", {samples, n}, false,
+            a.d_parameters);
+  const bool learns = std::any_of(a.d_parameters, a.d_parameters + model.n_parameters, [](F* x) { return x; });
+  check_all(rows, model.state_names, model.n_states, "rows", {steps + 1, samples, n}, model.fires() || learns, a.rows);
+  a.d_out = d_out.data();
+  check_all(d_state, model.state_names, model.n_states, "d_state", {samples, n}, true, a.d_state);
+  a.d_current = checked(d_current, {steps, samples, n}, "d_current", true);
+  a.d_bias = checked(d_bias, {samples, n}, "d_bias");
+  a.current = checked(current, {steps, samples, n}, "current", learns);
+  nb::gil_scoped_release release;
+  dense_backward(p, a);
+}
+
+using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+template <class A>
+void multiply_into(const nb::ndarray<const A, nb::ndim<2>, nb::c_contig, nb::device::cpu>& a, const PackedMatrix& b,
+                   const nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>& c, bool transposed,
+                   bool accumulate, const Optional<const float>& bias) {
+  const std::size_t depth = b.depth(), width = b.width(), rows = a.shape(transposed ? 1 : 0);
+  if (a.shape(transposed ? 0 : 1) != depth || c.shape(0) != rows || c.shape(1) != width)
+    throw InputError("ShapeError", "dense_multiply: a, b, c do not fit; b is [" + std::to_string(depth) + ", " +
+                                       std::to_string(width) + "], so give a [M, " + std::to_string(depth) +
+                                       "] and c [M, " + std::to_string(width) + "]");
+  const Start start = accumulate ? Start::itself : bias ? Start::bias : Start::zero;
+  const Product<A> product{a.data(), transposed, static_cast<int>(rows),        &b,
+                           c.data(), start,      checked(bias, {width}, "bias")};
+  nb::gil_scoped_release release;
+  multiply(product);
+}
+
+template <class A>
+void register_product(nb::module_& m) {
+  m.def(
+      "dense_multiply", &multiply_into<A>, "a"_a.noconvert(), "b"_a, "c"_a.noconvert(), nb::kw_only(),
+      "transposed"_a = false, "accumulate"_a = false, "bias"_a.noconvert().none() = nb::none(),
+      "c[M, N] = a·b, on top of c (accumulate) or of a bias [N]; a [M, K], or [K, M] if transposed, float32 or uint8.");
+}
+
+// Uninitialised memory, which goes back to the engine's store (memory.h) when NumPy lets go of it.
+nb::object empty_bytes(std::size_t n_bytes) {
+  void* data = allocate(n_bytes);
+  nb::capsule owner(data, [](void* p) noexcept { release(p); });
+  return nb::cast(nb::ndarray<nb::numpy, std::uint8_t>(data, 1, &n_bytes, owner));
+}
+
+template <class F>
+void register_passes(nb::module_& m) {
+  m.def("dense_forward", &forward<F>, "spec"_a, "current"_a.noconvert(), nb::kw_only(), "parameters"_a.noconvert(),
+        "grad_threshold"_a.noconvert().none(), "state"_a.noconvert(), "out"_a.noconvert().none(),
+        "fired"_a.noconvert().none(), "rows"_a.noconvert(), "fresh"_a = false,
+        "Moves every neuron over the steps of `current` [T, B, N]; writes the state, and what else is given.");
+  m.def("dense_backward", &backward<F>, "spec"_a, "d_out"_a.noconvert(), nb::kw_only(), "parameters"_a.noconvert(),
+        "grad_threshold"_a.noconvert().none(), "rows"_a.noconvert(), "d_state"_a.noconvert(), "d_current"_a.noconvert(),
+        "d_bias"_a.noconvert().none(), "d_parameters"_a.noconvert(), "current"_a.noconvert().none() = nb::none(),
+        "fresh"_a = false,
+        "The gradient of `dense_forward`, from `d_out` [T, B, N]; writes d_current, adds to the sums.");
+}
+
+}  // namespace
+
+void register_dense(nb::module_& m) {
+  nb::class_<PyDenseSpec>(m, "DenseSpec", "What defines the dynamics of a population; see host/src/dense/dense_neurons.h.")
+      .def(
+          "__init__",
+          [](PyDenseSpec* self, const std::string& model, std::vector<double> constants, bool detach_reset,
+             const std::string& surrogate, double slope) {
+            const NeuronModel& found = find_model(model);
+            if (constants.size() != static_cast<std::size_t>(found.n_constants))
+              throw InputError("ShapeError", "DenseSpec: constants has " + std::to_string(constants.size()) +
+                                                 " values; model '" + model + "' needs " +
+                                                 std::to_string(found.n_constants));
+            new (self) PyDenseSpec{&found, std::move(constants), detach_reset, find_surrogate(surrogate), slope};
+          },
+          nb::kw_only(), "model"_a, "constants"_a, "detach_reset"_a, "surrogate"_a, "slope"_a);
+  m.def("empty_bytes", &empty_bytes, "n_bytes"_a,
+        "Uninitialised memory, uint8[n_bytes], kept for the next step when let go.");
+  m.def("dense_multiply_runs", &dense_gemm_runs, "Whether the instruction set in use has a matrix product here.");
+  nb::class_<PackedMatrix>(m, "PackedMatrix", "A matrix b [K, N], float32, in the order in which products read it.")
+      .def(
+          "__init__",
+          [](PackedMatrix* self, const Matrix& b, bool transposed) {
+            const int rows = static_cast<int>(b.shape(0)), columns = static_cast<int>(b.shape(1));
+            nb::gil_scoped_release release;
+            new (self) PackedMatrix(b.data(), transposed, transposed ? columns : rows, transposed ? rows : columns);
+          },
+          "b"_a.noconvert(), nb::kw_only(), "transposed"_a = false, "transposed: b is given as [N, K].");
+  register_product<float>(m);
+  register_product<std::uint8_t>(m);
+  register_passes<float>(m);
+  register_passes<double>(m);
+}
+
+}  // namespace sparsesnn

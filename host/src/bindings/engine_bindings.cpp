@@ -1,0 +1,257 @@
+// What Python sees of the engine. Shapes and dtypes are checked here, once; the engine trusts them.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "host/src/machine/bandwidth.h"
+#include "host/src/cpu/engine.h"
+#include "host/src/cpu/packing.h"
+#include "host/src/cpu/phases.h"
+#include "python_layer.h"
+#include "host/src/training/tile_sums.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sparsesnn {
+namespace {
+
+void pack_weight_rows(const LayerSpec& spec, bool by_sample, const In<float>& weight, int begin, int end,
+                      const nb::ndarray<unsigned char, nb::c_contig, nb::device::cpu>& out, const char* name) {
+  const int n_pre = static_cast<int>(weight.shape(0));
+  check_shape(weight, {static_cast<std::size_t>(n_pre), static_cast<std::size_t>(spec.n)}, name);
+  if (begin < 0 || begin > end || end > n_pre || out.size() != packed_bytes(n_pre, spec))
+    throw InputError("ShapeError", "pack_rows: give rows of the weight, and " +
+                                       std::to_string(packed_bytes(n_pre, spec)) + " bytes for all of it");
+  nb::gil_scoped_release release;
+  pack_rows(weight.data(), n_pre, spec, slab_width(spec, by_sample), begin, end, out.data(), name);
+}
+
+nb::dict phase_seconds(bool reset) {
+  nb::dict seconds;
+  for (std::size_t k = 0; k < phase_names.size(); ++k)
+    seconds[phase_names[k]] = 1e-9 * static_cast<double>(reset ? phase_ns[k].exchange(0) : phase_ns[k].load());
+  return seconds;
+}
+
+// Raises the exception of sparsesnn.errors that the engine named.
+void translate(const std::exception_ptr& error, void*) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const InputError& e) {
+    nb::object type = nb::module_::import_("sparsesnn.errors").attr(e.kind);
+    PyErr_SetString(type.ptr(), e.what());
+  }
+}
+
+}  // namespace
+
+void register_engine(nb::module_& m) {
+  nb::register_exception_translator(translate);
+
+  nb::class_<LayerSpec>(m, "LayerSpec", "The numbers that define one layer's passes; see host/src/cpu/layer.h.")
+      .def(
+          "__init__",
+          [](LayerSpec* self, const std::string& model, const std::vector<float>& constants,
+             const std::vector<bool>& learns, bool detach_reset, const std::string& surrogate, float slope, int n,
+             int tile_width, int capacity, bool fixed, bool bf16, bool save, std::uint64_t seed,
+             std::uint64_t first_step, std::uint64_t first_sample, int population, int first,
+             const std::vector<std::pair<float, float>>& ranges) {
+            if (population && (first < 0 || n < 0 || first > population - n))
+              throw InputError("ShapeError", "LayerSpec: a shard must lie within its population");
+            LayerSpec spec;
+            spec.model = &find_model(model);
+            const auto check = [&](std::size_t got, int want, const char* what) {
+              if (got == static_cast<std::size_t>(want)) return;
+              throw InputError("ShapeError", std::string("LayerSpec: ") + what + " has " + std::to_string(got) +
+                                                 " values; model '" + model + "' needs " + std::to_string(want));
+            };
+            check(constants.size(), spec.model->n_constants, "constants");
+            check(learns.size(), spec.model->n_parameters, "learns");
+            check(ranges.size(), spec.model->n_parameters, "ranges");
+            std::copy(constants.begin(), constants.end(), spec.constants);
+            std::copy(learns.begin(), learns.end(), spec.learns);
+            for (std::size_t k = 0; k < ranges.size(); ++k) std::tie(spec.low[k], spec.high[k]) = ranges[k];
+            spec.detach_reset = detach_reset;
+            spec.surrogate = find_surrogate(surrogate);
+            spec.slope = slope;
+            spec.n = n;
+            spec.tile_width = tile_width;
+            spec.capacity = capacity;
+            spec.fixed = fixed;
+            spec.bf16 = bf16;
+            spec.save = save;
+            spec.seed = seed;
+            spec.first_step = first_step;
+            spec.first_sample = first_sample;
+            spec.population = population;
+            spec.first = first;
+            new (self) LayerSpec(spec);
+          },
+          nb::kw_only(), "model"_a, "constants"_a, "learns"_a, "detach_reset"_a, "surrogate"_a, "slope"_a, "n"_a,
+          "tile_width"_a, "capacity"_a, "fixed"_a, "bf16"_a, "save"_a, "seed"_a, "first_step"_a, "first_sample"_a = 0,
+          "population"_a = 0, "first"_a = 0, "ranges"_a)
+      .def(
+          "at",
+          [](LayerSpec self, std::uint64_t seed, std::uint64_t first_step, std::uint64_t first_sample) {
+            self.seed = seed;
+            self.first_step = first_step;
+            self.first_sample = first_sample;
+            return self;
+          },
+          "seed"_a, "first_step"_a, "first_sample"_a, "The same for one call.")
+      .def_ro("n", &LayerSpec::n)
+      .def_ro("save", &LayerSpec::save);
+
+  nb::class_<PyLists>(
+      m, "Lists",
+      "Spike lists: offsets int64[T*B + 1], ids uint16|int32[S], n_spikes int32[T*B]; graded: values float32[S].")
+      .def(nb::init<In<std::int64_t>, AnyIn, In<std::int32_t>, std::optional<In<float>>>(), "offsets"_a.noconvert(),
+           "ids"_a.noconvert(), "n_spikes"_a.noconvert(), "values"_a.noconvert().none() = nb::none())
+      .def(
+          "check",
+          [](PyLists& self, int n_neurons, int n_samples, const std::string& name) {
+            nb::gil_scoped_release release;
+            checked_lists(self, n_neurons, n_samples, nullptr, name.c_str());
+          },
+          "n_neurons"_a, "n_samples"_a, "name"_a,
+          "Raises ShapeError or SpikeListError, which begins with `name`, where the lists break their invariants.")
+      .def("perhaps_listed", &perhaps_listed, "n"_a,
+           "bool[n], which of n neurons may stand in any of them; all, where nearly all do.")
+      .def("hold", &PyLists::hold, "n_neurons"_a,
+           "Remembers lists that are right for n_neurons: a pass that reads them later raises an error if they "
+           "changed.")
+      .def(
+          "show", [](PyLists& self) { self.show(true); },
+          "The same of lists that a hidden Chain.forward has read, before somebody may write to them.");
+
+  nb::class_<SparseRowsOf>(
+      m, "SparseRows",
+      "Sparse synapses as a layer reads them, see host/src/cpu/sparse_rows.h: of each of the receivers from\n"
+      "`first` on the senders, ascending. by_blocks: of a shard with an exchange.")
+      .def(
+          "__init__",
+          [](SparseRowsOf* self, int n_pre, const In<std::int64_t>& offsets, const In<std::int32_t>& senders,
+             int tile_width, int first, bool by_blocks) {
+            if (offsets.ndim() != 1 || offsets.size() < 1 || senders.ndim() != 1)
+              throw InputError("ShapeError", "SparseRows: give offsets [N + 1] and senders [synapses]");
+            new (self) SparseRowsOf(n_pre, offsets.data(), static_cast<int>(offsets.size()) - 1, senders.data(),
+                                    senders.size(), tile_width, first, by_blocks);
+          },
+          "n_pre"_a, "offsets"_a, "senders"_a, "tile_width"_a, "first"_a = 0, "by_blocks"_a = false);
+
+  nb::class_<Windows>(
+      m, "Windows",
+      "A convolution as a layer hears it, see host/src/maps/windows.h; shape: height, width, channels of the "
+      "sender.")
+      .def(
+          "__init__",
+          [](Windows* self, std::array<int, 3> shape, bool channels_first, std::array<int, 2> kernel,
+             std::array<int, 2> stride, std::array<int, 2> padding, std::array<int, 2> dilation, int groups,
+             int channels) {
+            new (self) Windows({shape[0],
+                                shape[1],
+                                shape[2],
+                                channels_first,
+                                {kernel[0], kernel[1]},
+                                {stride[0], stride[1]},
+                                {padding[0], padding[1]},
+                                {dilation[0], dilation[1]},
+                                groups,
+                                channels});
+          },
+          nb::kw_only(), "shape"_a, "channels_first"_a, "kernel"_a, "stride"_a, "padding"_a, "dilation"_a, "groups"_a,
+          "channels"_a);
+
+  nb::class_<PySource>(
+      m, "Source",
+      "A sending population: its lists, size, delay and float32 weight [M, N], of sparse synapses\n"
+      "[synapses] with their rows; of a convolution that of its windows. sorted: these lists, sorted;\n"
+      "gradients of their values then come in that order.")
+      .def(nb::init<std::shared_ptr<PyLists>, int, int, In<float>, std::optional<In<unsigned char>>,
+                    std::shared_ptr<SparseRowsOf>, std::shared_ptr<Windows>, std::shared_ptr<SortedLists>>(),
+           "lists"_a, "n_pre"_a, "delay"_a, "weight"_a, "packed"_a.none() = nb::none(), "rows"_a.none() = nb::none(),
+           "windows"_a.none() = nb::none(), "sorted"_a.none() = nb::none());
+
+  nb::class_<PyLoop>(
+      m, "Loop",
+      "A recurrent connection: its float32 weight [N, N], of sparse synapses [synapses] with their rows,\n"
+      "its delay, 1 or more, and axonal delays: whole steps, and parts of a step where they lie between two.")
+      .def(nb::init<In<float>, int, std::optional<In<unsigned char>>, std::shared_ptr<SparseRowsOf>,
+                    std::optional<In<std::int32_t>>, std::optional<In<float>>>(),
+           "weight"_a, "delay"_a, "packed"_a.none() = nb::none(), "rows"_a.none() = nb::none(),
+           "steps"_a.none() = nb::none(), "fraction"_a.none() = nb::none());
+
+  nb::class_<PyLayer>(
+      m, "LayerCall",
+      "One call of a layer: its spec and sources; parameters, one array [N] or [] each, in the model's order;\n"
+      "state, one [B, N] each; without one all begins at 0.")
+      .def(
+          "__init__",
+          [](PyLayer* self, LayerSpec spec, int n_steps, int n_samples, std::vector<PySource> sources,
+             std::vector<In<float>> parameters, std::optional<In<float>> grad_threshold, std::optional<In<float>> bias,
+             std::vector<PyLoop> loops, std::optional<std::vector<In<float>>> state,
+             std::shared_ptr<PyLists> own_before, std::shared_ptr<PyExchange> exchange) {
+            new (self) PyLayer{spec,
+                               n_steps,
+                               n_samples,
+                               std::move(sources),
+                               std::move(parameters),
+                               std::move(grad_threshold),
+                               std::move(bias),
+                               std::move(loops),
+                               std::move(state),
+                               std::move(own_before),
+                               std::move(exchange),
+                               {}};
+          },
+          "spec"_a, nb::kw_only(), "n_steps"_a, "n_samples"_a, "sources"_a, "parameters"_a,
+          "grad_threshold"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "loops"_a = std::vector<PyLoop>(),
+          "state"_a.none() = nb::none(), "own_before"_a.none() = nb::none(), "exchange"_a.none() = nb::none());
+
+  m.def(
+      "neuron_models",
+      [] {
+        nb::dict models;
+        for (const NeuronModel& model : neuron_models()) {
+          nb::list states, parameters;
+          for (int k = 0; k < model.n_states; ++k) states.append(model.state_names[k]);
+          for (int k = 0; k < model.n_parameters; ++k) parameters.append(model.parameter_names[k]);
+          models[model.name] = nb::make_tuple(nb::tuple(states), nb::tuple(parameters), model.n_constants);
+        }
+        return models;
+      },
+      "By name of every neuron model that is built in: names of its states, of its parameters, number of constants.");
+  m.def("surrogates", &surrogate_names, "Names of the surrogates that are built in.");
+  m.def(
+      "pack_rows", &pack_weight_rows, "spec"_a, "by_sample"_a, "weight"_a, "begin"_a, "end"_a, "out"_a, "name"_a,
+      "Writes rows begin..end-1 of a layer's weight to their places in `out`, uint8[packed_bytes], as its forward pass "
+      "reads\n"
+      "it; `name` is for errors. Source and LayerCall take a weight that is packed so.");
+  m.def(
+      "packed_bytes", [](const LayerSpec& spec, int n_pre) { return packed_bytes(n_pre, spec); }, "spec"_a, "n_pre"_a,
+      "Bytes of a weight of n_pre rows that `pack_rows` packs.");
+  m.def("release_memory", &release_kept, "Gives back the memory that the engine keeps for the next step.");
+  m.def(
+      "probe_deliver", [](bool on) { probe_deliver.store(on); }, "on"_a,
+      "While on, forward passes deliver a second time, alone, and phase 'deliver' counts it.");
+  m.def("measure_bandwidth", &measure_bandwidth, "n_bytes"_a, "update"_a, "seconds"_a,
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Bytes per second that all threads together read, or read and write, each over n_bytes of its own.");
+  m.def("phase_seconds", &phase_seconds, "reset"_a,
+        "Wall time by phase since the process began, or since the last call with reset=True.");
+  m.attr("group_samples") = group_samples;
+}
+
+}  // namespace sparsesnn

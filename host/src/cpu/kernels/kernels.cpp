@@ -1,0 +1,129 @@
+// The table of kernels of one instruction set.
+#include <array>
+#include <bit>
+#include <utility>
+
+#include "codelets/cpu/adam.h"
+#include "codelets/surrogate.h"
+#include "kernel_parts.h"
+
+#define SPARSESNN_STRING_(x) #x
+#define SPARSESNN_STRING(x) SPARSESNN_STRING_(x)
+
+namespace sparsesnn::SPARSESNN_ISA {
+namespace {
+
+void slopes(const LayerSpec& spec, float* fields, std::int64_t j0, std::int64_t j1) {
+  surrogate_all(spec.surrogate, spec.slope, fields + j0, j1 - j0);
+}
+
+// Adds to sum[k] the numbers of column k, or their squares. Asks for the next rows early, in L2: a row is soon at its
+// end, where a prefetcher has to begin again, and rows whose length is a power of two share a few places of L1.
+template <bool squared>
+void add_columns(const float* x, std::size_t n_rows, std::size_t n_columns, std::size_t k0, std::size_t k1,
+                 double* sum) {
+  constexpr std::size_t width = vector_width / 2, together = 8;  // rows, so that sums are read an eighth as often
+  typedef float Floats __attribute__((vector_size(SPARSESNN_VECTOR_BYTES / 2)));
+  typedef double Doubles __attribute__((vector_size(SPARSESNN_VECTOR_BYTES)));
+  const auto term = [](auto number) { return squared ? number * number : number; };
+  for (std::size_t m0 = 0; m0 < n_rows; m0 += together) {
+    const float* const begin = x + m0 * n_columns;
+    const float* const end = x + (m0 + together < n_rows ? m0 + together : n_rows) * n_columns;
+    std::size_t k = k0;
+    for (; k + width <= k1; k += width) {
+      Doubles total;
+      std::memcpy(&total, sum + k, sizeof(total));
+      for (const float* row = begin; row < end; row += n_columns) {
+        Floats some;
+        std::memcpy(&some, row + k, sizeof(some));
+        if (k % 16 == 0) __builtin_prefetch(row + together * n_columns + k, 0, 2);
+        total += term(__builtin_convertvector(some, Doubles));
+      }
+      std::memcpy(sum + k, &total, sizeof(total));
+    }
+    for (; k < k1; ++k)
+      for (const float* row = begin; row < end; row += n_columns) sum[k] += term(static_cast<double>(row[k]));
+  }
+}
+
+constexpr std::size_t n_terms = 14;
+constexpr auto inverse_factorials = [] {
+  std::array<double, n_terms> found{1.0};
+  double factorial = 1.0;
+  for (std::size_t k = 1; k < n_terms; ++k) found[k] = 1.0 / (factorial *= static_cast<double>(k));
+  return found;
+}();
+
+template <std::size_t... k>
+double exp_series(double r, std::index_sequence<k...>) {
+  double sum = 0.0;
+  ((sum = sum * r + inverse_factorials[n_terms - 1 - k]), ...);
+  return sum;
+}
+
+// x - most = k ln 2 + r, and the series of e^r, whose rest is below 2^-56. Without branches or loops in the loop, so
+// that compilers run it on vectors.
+void exp_below(const float* x, std::size_t n, double most, double* out) {
+  constexpr double magic = 0x1.8p52, log2_e = 0x1.71547652b82fep0, ln2_high = 0x1.62e42fefap-1,
+                   ln2_low = 0x1.cf79abc9e3b3ap-40;
+  for (std::size_t i = 0; i < n; ++i) {
+    const double y = x[i] - most, shifted = y * log2_e + magic, k = shifted - magic;
+    const double sum = exp_series((y - k * ln2_high) - k * ln2_low, std::make_index_sequence<n_terms>());
+    const std::uint64_t power = (std::bit_cast<std::uint64_t>(shifted) + 1023) << 52;  // 2^k: `shifted` ends in k
+    const double found = sum * std::bit_cast<double>(power), otherwise = y != y ? y : 0.0;
+    out[i] = y >= -708.0 ? found : otherwise;
+  }
+}
+
+float read_memory(const float* data, std::size_t n) {
+  Vector sum[8] = {};
+  for (std::size_t k = 0; k < n; k += 8 * vector_width)
+    for (int l = 0; l < 8; ++l) sum[l] += load(data + k + l * vector_width);
+  for (int l = 1; l < 8; ++l) sum[0] += sum[l];
+  return sum_lanes(sum[0]);
+}
+
+void update_memory(float* data, std::size_t n) {
+  const Vector one = broadcast(1.0f);
+  for (std::size_t k = 0; k < n; k += vector_width) store(data + k, load(data + k) + one);
+}
+
+}  // namespace
+
+extern const DenseKernels dense_kernels;
+extern const RandomKernels random_kernels;
+extern const Kernels kernels;
+const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA),
+                      forward,
+                      deliver_tile,
+                      hear_sources,
+                      forward_sample,
+                      deliver_sample,
+                      forward_step,
+                      select,
+                      rotation_of,
+                      count_candidates,
+                      count,
+                      fill,
+                      slopes,
+                      state_grad_by_tile,
+                      state_grad_by_sample,
+                      recurrent_shares,
+                      add_tiles,
+                      dense_shares,
+                      weight_grad,
+                      list_grads,
+                      sparse_grad,
+                      windows_grad,
+                      forward_row,
+                      backward_row,
+                      add_columns<false>,
+                      add_columns<true>,
+                      exp_below,
+                      adam,
+                      read_memory,
+                      update_memory,
+                      &dense_kernels,
+                      &random_kernels};
+
+}  // namespace sparsesnn::SPARSESNN_ISA

@@ -1,0 +1,289 @@
+// The passes over tiles that depend on the neuron model: one set of functions a model and width.
+#include <cstring>
+
+#include "codelets/neuron/models.h"
+#include "codelets/cpu/step.h"
+#include "codelets/cpu/step_grad.h"
+#include "codelets/surrogate.h"
+#include "kernel_parts.h"
+
+namespace sparsesnn::SPARSESNN_ISA {
+namespace {
+
+// Calls body with 0 to n - 1 as constants.
+template <int n, class Body>
+inline void each_constant(Body&& body) {
+  if constexpr (n > 0) {
+    each_constant<n - 1>(body);
+    body(std::integral_constant<int, n - 1>());
+  }
+}
+
+// ---- forward --------------------------------------------------------------------------------------------------------
+
+// One record per listed neuron: x - θ, x, and the traces (LayerSpec::n_fields).
+template <class M, int W>
+inline void store_records(const ForwardPass& pass, const LayerSpec& spec, const TileOf& tile, std::size_t state,
+                          std::uint64_t listed) {
+  SlotBuffer& slots = *tile.slots;
+  const float *x = pass.state[0] + state, *threshold = pass.neuron.parameters[M::threshold] + tile.first;
+  const std::size_t n_listed = static_cast<std::size_t>(__builtin_popcountll(listed));
+  slots.reserve(n_listed * tile.n_fields + vector_width);  // differences_at writes whole vectors
+  float* out = slots.data + slots.size;
+  slots.size += n_listed * tile.n_fields;
+  if (tile.n_fields == 1) {  // the usual case
+    differences_at<W>(out, x, threshold, listed);
+    return;
+  }
+  float* const slope = at(pass.slope, state);
+  alignas(64) float sigma[W];
+  if (slope) {
+    std::memset(slope, 0, sizeof(float) * W);
+    for (int k = 0; k < W; ++k) sigma[k] = x[k] - threshold[k];
+    surrogate_all(spec.surrogate, spec.slope, sigma, W);
+  }
+  for (std::uint64_t bits = listed; bits; bits &= bits - 1) {
+    const int k = __builtin_ctzll(bits);
+    *out++ = x[k] - threshold[k];
+    if (M::reads_x) *out++ = x[k];
+    if (slope) slope[k] = sigma[k];
+    for (int q = 0; q < M::n_parameters; ++q)
+      if (pass.trace[q][0]) *out++ = pass.trace[q][0][state + k] - (q == M::threshold ? 1.0f : 0.0f);
+  }
+}
+
+template <class M>
+inline TileNeurons<M> tile_neurons(const ForwardPass& pass, const LayerSpec& spec, const TileOf& tile,
+                                   std::size_t state) {
+  TileNeurons<M> n;
+  for (int s = 0; s < M::n_states; ++s) n.state[s] = pass.state[s] + state;
+  for (int k = 0; k < M::n_parameters; ++k) n.parameter[k] = pass.neuron.parameters[k] + tile.first;
+  for (int k = 0; k < M::n_constants; ++k) n.constant[k] = broadcast(spec.constants[k]);
+  return n;
+}
+
+// The traces of all parameters that learn. A function of its own: its registers are not those of the usual step.
+template <class M, int W>
+[[gnu::noinline]] void advance_traces(const ForwardPass& pass, const LayerSpec& spec, const TileNeurons<M>& neurons,
+                                      std::size_t state, const float* current, bool fresh) {
+  each_constant<M::n_parameters>([&](auto learnt) {
+    if (!pass.trace[learnt][0]) return;
+    float* trace[M::n_states];
+    for (int s = 0; s < M::n_states; ++s) trace[s] = pass.trace[learnt][s] + state;
+    step_traces<M, learnt(), W>(neurons, trace, at(pass.slope, state), spec.detach_reset, current, fresh);
+  });
+}
+
+template <class M, int W>
+void advance(const ForwardPass& pass, const LayerSpec& spec, const TileOf& tile, int t, int b, const float* current) {
+  const std::size_t state = (static_cast<std::size_t>(tile.index) * pass.n_samples + b) * W;
+  const std::size_t list = static_cast<std::size_t>(t) * pass.n_samples + b;
+  const TileNeurons<M> neurons = tile_neurons<M>(pass, spec, tile, state);
+  Columns<W> columns;
+  if constexpr (M::threshold < 0) {
+    load_columns<W>(columns.x, current, W);
+    step_readout<M, W>(neurons, columns, __builtin_popcountll(tile.valid),
+                       pass.potentials + list * spec.n + tile.first);
+  } else {
+    const bool fresh = t == 0 && pass.starts_above_threshold;
+    const float* const grad_threshold = pass.neuron.grad_threshold + tile.first;
+    if constexpr (M::fused)
+      if (tile.n_fields == 1 && !spec.fixed && !fresh) {  // the usual case
+        SlotBuffer& slots = *tile.slots;
+        slots.reserve(W + vector_width);  // store_selected writes whole vectors
+        float* const record = slots.data + slots.size;
+        Masks masks;
+        load_columns<W>(columns.x, current, W);
+        slots.size +=
+            static_cast<std::size_t>(step_and_record<M, W>(neurons, grad_threshold, columns, masks, record) - record);
+        pass.fired[tile.words + list] = masks.fired;
+        pass.listed[tile.words + list] = masks.listed;
+        return;
+      }
+    if (pass.has_traces) advance_traces<M, W>(pass, spec, neurons, state, current, fresh);
+    Masks masks = step<M, W>(neurons, grad_threshold, current, fresh);
+    if (!spec.save && !spec.fixed) masks.listed = masks.fired;
+    pass.fired[tile.words + list] = masks.fired;
+    pass.listed[tile.words + list] = masks.listed;
+    // Fixed activity may list any neuron, so every record is kept.
+    const std::uint64_t stored = spec.fixed ? tile.valid : masks.listed;
+    if (tile.n_fields && (stored || pass.slope)) store_records<M, W>(pass, spec, tile, state, stored);
+  }
+}
+
+// ---- backward -------------------------------------------------------------------------------------------------------
+
+// Of the tile whose first neuron is `first`; `state`: where its running gradients lie.
+template <class M>
+inline TileGrads<M> tile_grads(const BackwardPass& pass, std::size_t first, std::size_t state) {
+  TileGrads<M> n;
+  for (int s = 0; s < M::n_states; ++s) n.d[s] = pass.d_state[s] + state;
+  for (int k = 0; k < M::n_parameters; ++k) n.parameter[k] = pass.neuron.parameters[k] + first;
+  for (int k = 0; k < M::n_constants; ++k) n.constant[k] = pass.spec->constants[k];
+  return n;
+}
+
+// Neuron k of a tile; sigma < 0: one that fired but found no slot.
+template <class M>
+inline ListedNeuron listed_neuron(const BackwardPass& pass, const TileGrads<M>& tile, int k, float q, float sigma,
+                                  float x) {
+  const float through = pass.spec->detach_reset ? 0.0f : 1.0f;
+  if (sigma < 0.0f) return {k, {{true}, 0.0f, 0.0f, 0.0f, through}};
+  return {k, {Fired<float>::of(x, tile.parameter[M::threshold][k]), sigma, q, x, through}};
+}
+
+// Calls body(row, b0, n) for the rows of a chunk, those of n samples from b0 on together: groups of samples ascending,
+// steps descending.
+template <class Body>
+inline void each_step_backwards(const Chunk& chunk, Body&& body) {
+  for (int g = chunk.b0; g < chunk.b1; g += group_samples)
+    for (int t = chunk.t1 - 1; t >= chunk.t0; --t)
+      body(std::size_t{chunk.row(t, g)}, g, chunk.b1 - g < group_samples ? chunk.b1 - g : group_samples);
+}
+
+// Of a layer whose neurons do not hear one another, so that ∂L/∂i never leaves the core's cache. Where listing adds q
+// alone, the q of a step are put in place in one go, then each row follows from the one of the step behind it.
+template <class M, int W>
+void grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, float* d_current) {
+  const Chunk& chunk = at_hand.chunk;
+  const std::size_t first = static_cast<std::size_t>(tile) * W, n_samples = static_cast<std::size_t>(pass.n_samples);
+  const auto of_sample = [&](int b) { return tile_grads<M>(pass, first, (tile * n_samples + std::size_t(b)) * W); };
+  std::int32_t j = at_hand.listed_starts[tile];
+  const std::int32_t end = at_hand.listed_starts[tile + 1];
+  if constexpr (M::adds_q)
+    if (pass.spec->adds_q()) {
+      alignas(64) float q[group_samples * W] = {};  // of a step: stays in the core's first cache
+      each_step_backwards(chunk, [&](std::size_t row, int b0, int n) {
+        const std::int32_t begin = j;
+        for (; j < end && at_hand.listed[j].place - row * W < std::size_t{group_samples} * W; ++j)
+          q[at_hand.listed[j].place - row * W] = at_hand.listed[j].q;
+        for (int k = 0; k < n; ++k) grad_row<M, W>(of_sample(b0 + k), q + k * W, d_current + (row + k) * W, nullptr);
+        for (std::int32_t i = begin; i < j; ++i) q[at_hand.listed[i].place - row * W] = 0.0f;
+      });
+      return;
+    }
+  if constexpr (M::threshold >= 0)
+    each_step_backwards(chunk, [&](std::size_t first_row, int b0, int n_rows) {
+      for (int k = 0; k < n_rows; ++k) {
+        const std::size_t row = first_row + k;
+        const TileGrads<M> n = of_sample(b0 + k);
+        ListedNeuron listed[W];
+        int n_listed = 0;
+        for (; j < end && at_hand.states[j].place / W == row; ++j) {
+          const ListedState& one = at_hand.states[j];
+          listed[n_listed++] = listed_neuron<M>(pass, n, static_cast<int>(one.place % W), one.q, one.sigma, one.x);
+        }
+        grad_row<M, W>(n, d_current + row * W, nullptr, listed, n_listed);
+      }
+    });
+}
+
+// A run of ascending ids, such as the spikes of a list, taken tile by tile.
+struct Run {
+  std::int64_t next, end;
+
+  // Calls body(k, j) for those below `last`, k counted from `first`.
+  template <class IdAt, class Body>
+  void each_below(std::uint32_t first, std::uint32_t last, IdAt&& id, Body&& body) {
+    for (; next < end && id(next) < last; ++next) body(static_cast<int>(id(next) - first), next);
+  }
+};
+
+template <class M, int W>
+inline void readout_step(const BackwardPass& pass, int t, int sample, float* d_current, std::size_t stride) {
+  static_assert(M::n_states == 1, "what a readout puts out is all that is kept of its state");
+  const std::size_t n = static_cast<std::size_t>(pass.spec->n), row = static_cast<std::size_t>(pass.spec->n_padded());
+  const std::size_t own = sample * n;
+  const float* before = t > 0 ? pass.potentials + static_cast<std::size_t>(t - 1) * pass.n_samples * n + own
+                        : pass.initial_state ? pass.initial_state + own
+                                             : nullptr;
+  for (int p = 0; p < pass.spec->n_tiles(); ++p) {
+    const std::size_t first = static_cast<std::size_t>(p) * W, n_columns = n - first < W ? n - first : W;
+    float* out = d_current + p * stride;
+    Vector q[W / vector_width];
+    load_columns<W>(q, pass.d_potentials.at(t, sample, pass.spec->n) + first, static_cast<int>(n_columns));
+    store_columns<W>(out, q, W);
+    const TileGrads<M> tile = tile_grads<M>(pass, first, sample * row + first);
+    grad_row<M, W>(tile, out, out, nullptr);
+    for (int q = 0; q < M::n_parameters; ++q) {
+      if (!pass.d_parameters_by_sample[q] || !before) continue;
+      float* sum = pass.d_parameters_by_sample[q] + sample * row + first;
+      for (std::size_t k = 0; k < n_columns; ++k) {
+        float p_k[M::n_parameters];
+        for (int r = 0; r < M::n_parameters; ++r) p_k[r] = tile.parameter[r][k];
+        sum[k] += M::by_parameter(q, &tile.d[0][k], &before[first + k], p_k, tile.constant, Fired<float>{false}, 0.0f);
+      }
+    }
+  }
+}
+
+template <class M, int W>
+void grad_step(const BackwardPass& pass, int t, int sample, float* d_current, std::size_t stride) {
+  if constexpr (M::threshold < 0) {
+    readout_step<M, W>(pass, t, sample, d_current, stride);
+  } else {
+    const std::int64_t list = static_cast<std::int64_t>(t) * pass.n_samples + sample;
+    const std::size_t n_padded = static_cast<std::size_t>(pass.spec->n_padded()), row = sample * n_padded;
+    const std::int64_t begin = pass.lists.offsets[list], end = pass.lists.offsets[list + 1];
+    float* const whole = pass.d_current_of(t, sample);
+    if constexpr (M::adds_q)
+      if (pass.spec->adds_q()) {
+        std::memset(whole, 0, sizeof(float) * n_padded);
+        with_ids(pass.lists.wide, pass.lists.at(begin), [&](auto* id) {
+          for (std::int64_t j = 0; j < end - begin; ++j) whole[id[j]] = pass.d_slots[begin + j];
+        });
+        for (std::size_t first = 0; first < n_padded; first += W, d_current += stride)
+          grad_row<M, W>(tile_grads<M>(pass, first, row + first), whole + first, whole + first, d_current);
+        return;
+      }
+    const std::int64_t near = begin + pass.lists.n_spikes[list];
+    Run runs[] = {{begin, near}, {near, end}};
+    Run silenced{};
+    if (pass.silenced_offsets) silenced = {pass.silenced_offsets[list], pass.silenced_offsets[list + 1]};
+    const auto id = [&](std::int64_t slot) { return id_at(pass.lists, slot); };
+    for (int p = 0; p < pass.spec->n_tiles(); ++p) {
+      const std::uint32_t first = static_cast<std::uint32_t>(p) * W, last = first + W;
+      const TileGrads<M> tile = tile_grads<M>(pass, first, row + first);
+      ListedNeuron listed[W];  // each neuron at most once
+      int n_listed = 0;
+      for (Run& run : runs)
+        run.each_below(first, last, id, [&](int k, std::int64_t slot) {
+          const float x = M::reads_x ? pass.fields[pass.n_slots + slot] : 0.0f;
+          listed[n_listed++] = listed_neuron<M>(pass, tile, k, pass.d_slots[slot], pass.fields[slot], x);
+        });
+      silenced.each_below(
+          first, last, [&](std::int64_t j) { return pass.silenced_ids[j]; },
+          [&](int k, std::int64_t) { listed[n_listed++] = listed_neuron<M>(pass, tile, k, 0.0f, -1.0f, 0.0f); });
+      grad_row<M, W>(tile, whole + first, d_current + p * stride, listed, n_listed);
+    }
+  }
+}
+
+// ---- all models -----------------------------------------------------------------------------------------------------
+
+template <class M, int W>
+constexpr NeuronKernels kernels_of() {
+  return {advance<M, W>, grad_tile<M, W>, grad_step<M, W>};
+}
+
+template <int W, class... M>
+const NeuronKernels& kernel_of(int model, List<M...>) {
+  static constexpr NeuronKernels all[] = {kernels_of<M, W>()...};
+  return all[model];
+}
+
+}  // namespace
+
+const NeuronKernels& neuron_kernels(const LayerSpec& spec) {
+  const int model = model_index(*spec.model);
+  switch (spec.tile_width) {
+    case 16:
+      return kernel_of<16>(model, Models());
+    case 32:
+      return kernel_of<32>(model, Models());
+    default:
+      return kernel_of<64>(model, Models());
+  }
+}
+
+}  // namespace sparsesnn::SPARSESNN_ISA

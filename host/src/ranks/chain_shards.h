@@ -1,0 +1,72 @@
+// What the ranks of a replica, which share the neurons of a chain's populations, tell one another between its layers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "neighbors.h"
+#include "host/src/bindings/python_layer.h"
+#include "host/src/bindings/python_run.h"
+#include "shard_lists.h"
+
+namespace sparsesnn {
+
+// From Python's (delay, n_rows, n_groups) or None; see `Part.order` in engines/ranks/layer.py.
+std::optional<ListOrder> list_order(nb::handle python);
+
+class ChainShards {
+ public:
+  // `python` sends and receives; see engines/ranks/chain_shards.py.
+  explicit ChainShards(nb::object python);
+  std::size_t size() const { return first_.size(); }
+
+  // The lists or potentials of population k, which `layer` is this rank's part of, from those of all ranks; `own`: of
+  // this rank, null where it has no neurons.
+  std::shared_ptr<PyRun> whole(std::size_t k, const PyLayer& layer, std::shared_ptr<PyRun> own, bool watched) const;
+
+  // Of the gradient of what the whole population k put out, that of this rank's neurons.
+  Array<float> own_part(std::size_t k, const PyRun& whole, const OutputGrads& d_out) const;
+
+  // What the tiles of population k have for the list values of its `sources`: d_value, of each source [blocks of this
+  // rank's tiles][entries, rank by rank], which is taken, empty where this rank has no tiles. Returns, of each source,
+  // the sums over the tiles of all ranks for this rank's own entries. `runs`: of all populations.
+  std::vector<Array<float>> to_owners(std::size_t k, const std::vector<std::size_t>& sources,
+                                      const std::vector<std::shared_ptr<PyRun>>& runs,
+                                      std::vector<Array<float>>& d_value) const;
+
+  // While others go back through the last population, ranks without neurons of it sort the input's spikes, which link 0
+  // of the chain hears through its first source, for all ranks: each some of the chunks.
+  void sort_input_meanwhile(const LayerSpec& spec, const LayerInput& input, int n_batch) const;
+  // What they told all with the last exchange.
+  std::vector<Message> sorted_meanwhile() const;
+
+ private:
+  bool owns_all(std::size_t k) const { return first_[k][rank_ + 1] - first_[k][rank_] == first_[k].back(); }
+  MergedLists whole_lists(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
+                          ValueOrder& order) const;
+  Array<float> whole_potentials(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own) const;
+
+  // The messages of all ranks on the lists of population k, of which this one sends `message` on its `own`; `held`: by
+  // whom they are, unless that is a neighbor.
+  std::vector<Message> messages_of(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
+                                   Array<unsigned char> message, std::vector<In<unsigned char>>& held) const;
+
+  // The same for `to_owners`: of every source, the sums of all ranks' blocks for this rank's own entries, rank by rank.
+  // edges: of every source, rank r's entries are edges[r]..edges[r + 1] - 1.
+  using Rows = std::vector<std::vector<const float*>>;
+  using Edges = std::vector<std::vector<std::size_t>>;
+  Rows swap_rows(const Edges& edges, std::vector<Array<float>>& d_value) const;
+  Rows python_rows(std::size_t k, const Edges& edges, std::vector<Array<float>>& d_value,
+                   std::vector<In<float>>& held) const;
+
+  nb::object python_;
+  Neighbors* neighbors_;  // of Python's; null where not all ranks are on this host: Python sends and receives
+  std::size_t rank_;
+  std::vector<std::vector<std::uint32_t>> first_;  // by population, first neuron of each rank, and how many: [R + 1]
+  std::vector<std::vector<int>> folds_;            // by population, as block_folds of tile_sums.h
+  std::vector<std::optional<ListOrder>> orders_;   // by population, for whom its lists are sorted
+};
+
+}  // namespace sparsesnn

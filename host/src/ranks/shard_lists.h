@@ -1,0 +1,82 @@
+// Lists of a population that several ranks hold: from those of its shards, and back to the owners of the neurons.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "host/src/cpu/engine.h"
+
+namespace sparsesnn {
+
+// A count of at most `most` travels as 1, 2 or 4 bytes.
+inline std::size_t count_bytes(std::uint32_t most) { return most < 256 ? 1 : most < 65536 ? 2 : 4; }
+void pack_counts(const std::int32_t* counts, std::size_t n, std::size_t n_bytes, unsigned char* to);
+void unpack_counts(const unsigned char* from, std::size_t n, std::size_t n_bytes, std::int32_t* counts);
+
+// Bytes that a rank tells another.
+struct Message {
+  const unsigned char* data = nullptr;
+  std::size_t size = 0;
+
+  static Message of(const float* numbers, std::size_t n) {
+    return {reinterpret_cast<const unsigned char*>(numbers), n * sizeof(float)};
+  }
+};
+
+class OwnEvents;
+
+// What a shard of `n_neurons` tells the others of its lists: its sorted events, unless null; the ids, from the shard's
+// first neuron on, uint16 or uint32; how many spikes, then how many entries each list has, [n_lists] counts of at most
+// n_neurons; and, of the first owner of a population with a capacity, how many candidates found no slot in any shard,
+// [n_lists] int32: all owners know that. A rank without neurons sends nothing.
+Array<unsigned char> shard_message(const Lists& lists, std::int64_t n_lists, std::uint32_t n_neurons,
+                                   const std::int32_t* dropped, const OwnEvents* events);
+
+// The lists of a population from the messages of its shards: spikes in the order of ranks, then near-spikes. Rank r
+// owns neurons first[r]..first[r + 1]-1. Wanted, `places`: where each entry stands among the entries of all ranks, one
+// after the other, of which rank r has edges[r]..edges[r + 1]-1.
+struct MergedLists {
+  Array<std::int64_t> offsets;
+  Array<unsigned char> ids;
+  Array<std::int32_t> n_spikes, dropped;
+  bool wide = false;
+  Array<std::uint32_t> places;
+  std::vector<std::size_t> edges;  // [R + 1]
+};
+MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_lists, bool limited,
+                           const std::vector<std::uint32_t>& first, bool wants_places = false);
+
+// The entries of one list that belong to one rank; slots of the population's lists.
+struct Runs {
+  std::int64_t spikes, spikes_end, near, near_end;
+  std::int64_t n_spikes() const { return spikes_end - spikes; }
+  std::int64_t n_near() const { return near_end - near; }
+  std::int64_t size() const { return n_spikes() + n_near(); }
+};
+
+// Who owns which entries of lists; rank r owns neurons first[r]..first[r + 1]-1 of the population, of which there are
+// first[R].
+class Owners {
+ public:
+  Owners(const Lists& population, std::int64_t n_lists, const std::vector<std::uint32_t>& first);
+
+  int n_ranks() const { return n_ranks_; }
+  Runs runs(std::int64_t list, int r) const {
+    const std::int32_t* edges = edges_.data() + list * 2 * (n_ranks_ + 1) + r;
+    const std::int64_t begin = offsets_[list], near = begin + n_spikes_[list];
+    return {begin + edges[0], begin + edges[1], near + edges[n_ranks_ + 1], near + edges[n_ranks_ + 2]};
+  }
+
+ private:
+  const std::int64_t* offsets_;
+  const std::int32_t* n_spikes_;
+  int n_ranks_;
+  Array<std::int32_t> edges_;  // [n_lists][spikes, near-spikes][R + 1], from the first of them in the list on
+};
+
+// `n_rows` values of each entry of a population's lists, [n_rows][entries], for the owners: [n_rows][own entries] each,
+// in the order of the lists that a rank itself has.
+std::vector<Array<float>> split_values(const Lists& population, std::int64_t n_lists, const float* values, int n_rows,
+                                       const std::vector<std::uint32_t>& first);
+
+}  // namespace sparsesnn
