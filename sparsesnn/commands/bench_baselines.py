@@ -43,7 +43,7 @@ def register(what: Any) -> None:
     )
     parser.add_argument("--steps", default="100", metavar="T,…", help="time steps (default: %(default)s)")
     parser.add_argument("--batch", default="48", metavar="B,…", help="samples (default: %(default)s)")
-    parser.add_argument("--modes", default="step,hoist,fused,compile", metavar="M,…", help="default: %(default)s")
+    parser.add_argument("--modes", default="step,hoist,fused", metavar="M,…", help="default: %(default)s")
 
 
 def _baselines(options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from sparsesnn import datasets, engines
 from sparsesnn.arguments import current_names
 from sparsesnn.config import tables
 from sparsesnn.config.net import NetConfig
+from sparsesnn.config.removed import without_removed
 from sparsesnn.config.sections import (
     DataConfig,
     DropoutConfig,
@@ -154,9 +155,9 @@ def _former_names(section: str) -> dict[str, str]:
 
 
 def _current(section: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """A section with the names that its options have now."""
+    """A section with the names that its options have now, without those that were removed."""
     try:
-        return current_names(table, _former_names(section), section)
+        return current_names(without_removed(section, table), _former_names(section), section)
     except TypeError as error:
         raise ConfigError(str(error)) from None
 

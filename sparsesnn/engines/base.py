@@ -44,12 +44,6 @@ class Options:
         "dense): rounded to integers times a scale per receiving neuron",
         choices=("float32", "bfloat16", "float16", *BITS),
     )
-    lists: str = option(
-        "auto",
-        "of cpu in one process: auto: training steps go on with dense products where the batch before fired so much that these are "
-        "faster; always: all steps take lists, with the bits of any number of ranks",
-        choices=("auto", "always"),
-    )
     dense_mode: str = option(
         "auto", "how dense computes; auto: the fastest", choices=MODES, flag="dense-mode", metavar="MODE"
     )

@@ -71,18 +71,6 @@ def test_spikes_and_gradients_are_those_of_the_reference(
             assert error <= 1e-9 * max(1e-6, float(np.linalg.norm(expected))), k
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of torch's compiler, about itself
-def test_compiled_steps_give_the_same() -> None:
-    found = []
-    for mode in ("hoist", "compile"):
-        model = model_of((1, 5), LIF(37, bias=True), mode)
-        model(spikes_of(1)).potentials.square().sum().backward()  # type: ignore[union-attr]
-        found.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
-    for name, x in found[0].items():
-        assert float((found[1][name] - x).norm()) <= 1e-9 * float(x.norm()), name
-
-
 @pytest.mark.parametrize("delays", DELAYS, ids=str)
 def test_chunks_equal_one_call(delays: tuple[int, ...]) -> None:
     model, spikes = model_of(delays, LIF(40), "auto"), spikes_of(3)

@@ -232,17 +232,6 @@ def test_networks_agree(mode: str, dtype: torch.dtype, device: str) -> None:
         assert (got[name] - gradient).abs().max() <= 1e-5 * gradient.abs().max(), name
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of torch's compiler, about itself
-def test_compiled_is_the_reference(device: str) -> None:
-    """Eleven steps: one compiled block, three steps left over."""
-    torch._dynamo.reset()
-    learns = {"learn_alpha": True, "learn_beta": True, "learn_threshold": True}
-    spiking = learning_layer(CubaLIF(9, alpha=0.6, grad_threshold=-1.0, recurrent=True, **learns), "compile")
-    check_against_reference(negative_thresholds(spiking), device=device)
-    check_against_reference(learning_layer(LI(4, learn_beta=True), "compile"), device=device)
-
-
 # ---- fused -----------------------------------------------------------------------------------------------------------
 
 
@@ -402,7 +391,7 @@ def test_mode_is_chosen_by_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_modes_that_mean_nothing_are_refused() -> None:
-    with pytest.raises(DescriptionError, match="dense_mode is 'slow'; allowed: auto, step, hoist, fused, compile"):
+    with pytest.raises(DescriptionError, match="dense_mode is 'slow'; allowed: auto, step, hoist, fused"):
         Model(parse_net("3-4-2"), backend="dense", dense_mode="slow")
     with pytest.raises(DescriptionError, match="'fused', which has no effect with backend 'cpu'"):
         Layer(LIF(3), 2, dense_mode="fused")

@@ -1,4 +1,4 @@
-"""sparsesnn through its public interface, as training runs it: in one call a step, and with dense products where training would."""
+"""sparsesnn through its public interface, as training runs it: in one call a step."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from rivals import cameras
 from rivals.contestants.torch_tools import fused_adam, learning_step, tensor
 from rivals.task import BETA, LEARNING_RATE, SLOPE, THRESHOLD, Task
 from sparsesnn.adam import Adam
-from sparsesnn.engines import Training, set_threads
-from sparsesnn.engines.cpu.switch import Switch
+from sparsesnn.engines import set_threads
 from sparsesnn.loss import CrossEntropy
 
 #: delay of the slowest of the senders that have delays of their own, steps: as far back as the workloads with delays reach
@@ -40,13 +39,10 @@ def make(task: Task, grad_threshold: float, backend: str = "cpu", axonal: str = 
     spikes = ss.SpikeBatch.from_dense(tensor(task.dense()))
     adam = own_adam if backend == "cpu" else fused_adam
     n_classes = described.populations[described.output].n
-    switch = Switch.of(model, Training(n_classes=n_classes, decoding="mean")) if backend == "cpu" else None
     loss_of = CrossEntropy(tensor(task.labels), "mean", n_classes)
 
     def learn() -> Tensor:
-        loss, output = (switch.model_for(spikes) if switch else model).learn(spikes, loss_of)
-        if switch:
-            switch.count(spikes, output)
+        loss, _ = model.learn(spikes, loss_of)
         return loss
 
     return learning_step(learn, model.parameters(), adam)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from sparsesnn.adam import Adam, AdamW
 from sparsesnn.engines.base import Batch, Step, Training
-from sparsesnn.engines.cpu.switch import Switch
 from sparsesnn.engines.module import WEIGHT_DTYPES, Model
 from sparsesnn.engines.optimizers import make_optimizer
 from sparsesnn.engines.torch_engine import TorchEngine
@@ -23,21 +22,21 @@ from sparsesnn.in_lists import check_in_lists
 from sparsesnn.network import Network
 from sparsesnn.output import Output
 
+#: dense products are faster when more than this share of the senders fires in each step (docs/speed.md)
+BUSY = 0.5
+
 
 class CpuEngine(TorchEngine):
-    """Spike lists, tiles of neurons, all cores. Bit-equal over threads, instruction sets and repeats.
+    """Spike lists, tiles of neurons, all cores. Bit-equal over threads, instruction sets, ranks and repeats."""
 
-    Busy networks train with dense products, see `switch.py`; inference always takes lists.
-    """
-
-    reads: ClassVar[Mapping[str, Sequence[Any] | None]] = {"weight_dtype": WEIGHT_DTYPES, "lists": None}
+    reads: ClassVar[Mapping[str, Sequence[Any] | None]] = {"weight_dtype": WEIGHT_DTYPES}
     launchers: ClassVar[Sequence[str]] = ("mpirun", "poprun")
     takes_shards = True
     counts_phases = True
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         super().__init__(name, network, training, grid)
-        self.switch = Switch.of(self.model, training)
+        self.is_busy = False
 
     @classmethod
     def adam(cls, parameters: Any, **arguments: Any) -> torch.optim.Optimizer:
@@ -56,25 +55,27 @@ class CpuEngine(TorchEngine):
 
     def step(self, batch: Batch, lr: float) -> Step:
         step = super().step(batch, lr)
-        return replace(step, note=self.switch.note) if self.switch else step
+        fired = share_fired(self.network, {self.network.inputs[0]: batch.spikes.activity(), **step.activity})
+        if self.is_busy or fired <= BUSY:
+            return step
+        self.is_busy = True
+        return replace(
+            step,
+            note=f"{fired:.0%} of the senders fire in each step (weighted by their synapses); backend 'dense' is faster for a network as busy as this",
+        )
 
     def learn(self, batch: Batch, loss_of: Callable[[Output], Tensor]) -> Output:
-        model: Model = self.switch.model_for(batch.spikes) if self.switch else self.model
-        _, output = model.learn(batch.spikes, loss_of, heard=batch.heard, first_sample=batch.first_sample)
-        if self.switch:
-            self.switch.count(batch.spikes, output)
-        return output
-
-    def state(self) -> dict[str, Tensor]:
-        return {**super().state(), **(self.switch.tensors() if self.switch else {})}
-
-    def load(self, tensors: Mapping[str, Tensor], where: str) -> None:
-        super().load(tensors, where)
-        if self.switch:
-            self.switch.load(tensors)
+        _, output = self.model.learn(batch.spikes, loss_of, heard=batch.heard, first_sample=batch.first_sample)
+        return cast(Output, output)
 
     def _norm(self, gradients: Mapping[str, Tensor]) -> float:
         return gradient_norm(self.model, gradients)
+
+
+def share_fired(network: Network, activity: Mapping[str, float]) -> float:
+    """The mean activity of all senders, each weighted by the multiply-adds of its connections in dense products."""
+    products = [(c.pre, c.synapses.n_products(*network.ends(c))) for c in network.connections]
+    return sum(n * activity[pre] for pre, n in products) / max(1, sum(n for _, n in products))
 
 
 def gradient_norm(model: Model, gradients: Mapping[str, Tensor]) -> float:

@@ -5,16 +5,14 @@
 | `step` | plain autograd, one step at a time: the loop that people write | the input, the potential, the spike, and more |
 | `hoist` | input products over the whole sequence, autograd over the steps | the current, the potential, the spike, and more |
 | `fused` | one autograd node a population; its dynamics in C++ or, on CUDA, Triton | the input current, and a byte a spike |
-| `compile` | `hoist`, its loop through `torch.compile`, eight steps at a time | as `hoist`, less what the compiler joins |
 
-All four compute what `sparsesnn.reference` specifies, up to the order of sums in the matrix products. `auto` is `fused`
-where that runs, else `hoist`.
+All three compute what `sparsesnn.reference` specifies, up to the order of sums in the matrix products. `auto` is `fused`
+if that can run, else `hoist`, which serves autocast, bfloat16, CUDA without Triton, recurrent delays and recurrent maps.
 
     engine.py     training steps; replicas.py: over ranks of torchrun
     layer.py      what a call is given and gives back; checks; the choice of the mode
     neuron.py     one step of a population with autograd; surrogate derivatives
-    unrolled.py   step and hoist
-    compiled.py   compile
+    unrolled.py   step and hoist: one loop
     fused.py      fused
     on_cpu.py     what it is made of on a CPU: dynamics in C++, matrix products
     pieces.py     PyTorch's products on the engine's threads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +24,7 @@ from sparsesnn.wording import count
 if TYPE_CHECKING:
     from sparsesnn.engines.module import Layer
 
-MODES = ("auto", "step", "hoist", "fused", "compile")
+MODES = ("auto", "step", "hoist", "fused")
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def run_layer(
     Errors: `DescriptionError` if a capacity is set, or the mode does not run on these weights; `ShapeError` for sources
     or states that do not fit.
     """
-    from sparsesnn.engines.dense import compiled, fused, unrolled
+    from sparsesnn.engines.dense import fused, unrolled
 
     population = layer.population
     if isinstance(population, Population) and population.capacity is not None:
@@ -152,10 +152,8 @@ def run_layer(
             "that could fill up; allowed: capacity=None; change that, or use backend='cpu'"
         )
     mode = choose_mode(layer.dense_mode, layer.like.device, layer.like.dtype)
-    has_axonal = any(c.axonal for c in layer.loops)
-    plain = layer.loop_delays in ((), (1,)) and all(c.synapses.is_matrix for c in layer.loops)
-    if (mode == "fused" and not plain) or (mode in ("fused", "compile") and has_axonal):
-        # the fused loop knows one recurrent matrix of delay 1; delays that learn would be compiled again
+    one_loop = layer.loop_delays in ((), (1,)) and all(c.synapses.is_matrix and not c.axonal for c in layer.loops)
+    if mode == "fused" and not one_loop:  # it computes a single recurrent matrix of delay 1
         mode = "hoist"
     if mode != "fused":
         sources = [x.to_dense() if isinstance(x, DenseSpikes) else x for x in sources]
@@ -165,13 +163,7 @@ def run_layer(
         out, after = fused.run_packed(call)
         recent = out.fired[max(0, call.n_steps - layer.n_history) :].to(call.v.dtype)
     else:
-        run: Callable[[Call], Result] = {
-            "step": unrolled.step,
-            "hoist": unrolled.hoist,
-            "fused": fused.run,
-            "compile": compiled.run,
-        }[mode]
-        out, after = run(call)
+        out, after = fused.run(call) if mode == "fused" else unrolled.run(call, hoisted=mode == "hoist")
         recent = out
     before = state.history if state else None
     history = last_steps(before, recent, layer.n_history) if layer.n_history else None

@@ -163,7 +163,7 @@ def _numbers_of(dynamics: Dynamics) -> tuple[int, int]:
     if model not in MODELS:
         raise DescriptionError(
             f"dense_mode 'fused' on CUDA has no kernel of the neuron model {dynamics.kernel!r}; "
-            f"it has {', '.join(MODELS)}; use dense_mode 'hoist' or 'compile'"
+            f"it has {', '.join(MODELS)}; use dense_mode 'hoist'"
         )
     return MODELS.index(model), RESETS.index(reset) if reset else NO_RESET
 
