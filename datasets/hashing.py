@@ -1,7 +1,7 @@
 """Random numbers as a function of what they are for: the same on every machine, in any order, for any batch.
 
 SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014) read as a counter-based
-generator: number c of the stream with key k is mix(k + (c + 1)·golden). No generator is carried along, so the number
+generator: number c of the stream with key k is finalized(k + (c + 1)·step). No generator is carried along, so the number
 that event 7 of sample 12 gets in epoch 3 does not depend on which batch, thread or rank asks for it.
 """
 
@@ -12,36 +12,34 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
+from sparsesnn.splitmix import STEP, finalized
+
 UInt64s = npt.NDArray[np.uint64]
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+_STEP = np.uint64(STEP)
 
 #: quantiles of the normal distribution in 4,096 bins of equal probability. A table and not log, sqrt and cos: those
 #: differ by an ulp between machines, and after rounding to a step an ulp is another spike train.
 NORMAL = np.array([NormalDist().inv_cdf((i + 0.5) / 4096) for i in range(4096)])
 
 
-def _mix(z: UInt64s) -> UInt64s:
-    """SplitMix64's finaliser: a bijection of uint64; arrays only, where wrapping is silent."""
-    z = (z ^ (z >> np.uint64(30))) * _MIX_1
-    z = (z ^ (z >> np.uint64(27))) * _MIX_2
-    mixed: UInt64s = z ^ (z >> np.uint64(31))
+def _finalized(z: UInt64s) -> UInt64s:
+    """Arrays only, where wrapping is silent."""
+    mixed: UInt64s = finalized(z)
     return mixed
 
 
 def keys(seed: int, *words: int | npt.ArrayLike) -> UInt64s:
     """uint64[n], one key for each value of the words, which are integers or integer arrays that broadcast."""
-    key = _mix(_as_uint64(seed) + _GOLDEN)
+    key = _finalized(_as_uint64(seed) + _STEP)
     for word in words:
-        key = _mix((key ^ _as_uint64(word)) + _GOLDEN)
+        key = _finalized((key ^ _as_uint64(word)) + _STEP)
     return key
 
 
 def bits(key: UInt64s, counter: npt.ArrayLike) -> UInt64s:
     """uint64[n], number `counter` of the stream `key`."""
-    return _mix(key + (_as_uint64(counter) + np.uint64(1)) * _GOLDEN)
+    return _finalized(key + (_as_uint64(counter) + np.uint64(1)) * _STEP)
 
 
 def uniform(key: UInt64s, counter: npt.ArrayLike) -> npt.NDArray[np.float64]:

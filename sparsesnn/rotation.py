@@ -1,4 +1,4 @@
-"""Which candidates a full list keeps: a hash says where the choice starts, so that no id is favoured and every run repeats.
+"""Which candidates a full list keeps: a hash says where the choice starts, so that no id is favored and every run repeats.
 
 Runs under Python 3.8 too, for `sparsesnn.poptorch`.
 """
@@ -9,15 +9,7 @@ from typing import Any
 
 import torch
 
-_MASK_64 = 2**64 - 1
-
-
-def mix(z: int) -> int:
-    """The finaliser of splitmix64 (Steele, Lea, Flood 2014)."""
-    z = (z + 0x9E3779B97F4A7C15) & _MASK_64
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK_64
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK_64
-    return z ^ (z >> 31)
+from sparsesnn.splitmix import MASK, splitmix
 
 
 def population_seed(seed: int, population: int) -> int:
@@ -27,7 +19,7 @@ def population_seed(seed: int, population: int) -> int:
         seed: of the model.
         population: index in the network, the input counted.
     """
-    return mix(mix(seed & _MASK_64) ^ population)
+    return splitmix(splitmix(seed & MASK) ^ population)
 
 
 def list_seed(of_population: int, training_step: int) -> int:
@@ -63,4 +55,4 @@ def count_training_step(layer: Any) -> int:
 
 def rotation(seed: int, step: int, sample: int) -> int:
     """Where the choice starts in the list of a time step and a sample; `seed`: see `list_seed`."""
-    return mix(mix(mix(seed) ^ step) ^ sample)
+    return splitmix(splitmix(splitmix(seed) ^ step) ^ sample)

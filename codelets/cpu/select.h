@@ -1,27 +1,15 @@
 // Select: from bit masks of candidates to the list that is sent.
 //
 // A population's masks hold one bit per neuron, one word per tile. Candidates are the neurons that fired and the
-// near-spikes. Without a capacity all are listed. With capacity K fired neurons win over near-spikes; where a group of
-// n does not fit, those of rank (r, r + 1, ...) mod n are kept, r = hash(seed, step, sample) mod n: every candidate is
-// kept equally often, and no id is favoured. The seed differs by population and training step (sparsesnn/rotation.py).
-// Fixed activity fills up with silent neurons and sends all K. Words are walked in ascending order, so lists ascend
-// without sorting.
+// near-spikes. Without a capacity all are listed. With capacity K fired neurons win over near-spikes; a group that does
+// not fit is cut as codelets/capacity.h says. Fixed activity fills up with silent neurons and sends all K. Words are
+// walked in ascending order, so lists ascend without sorting.
 #pragma once
 
+#include "codelets/capacity.h"
 #include "simd.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
-
-inline std::uint64_t mix(std::uint64_t z) {  // splitmix64 (Steele et al. 2014)
-  z += 0x9E3779B97F4A7C15ull;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-  return z ^ (z >> 31);
-}
-
-inline std::uint64_t rotation(std::uint64_t seed, std::uint64_t step, std::uint64_t sample) {
-  return mix(mix(mix(seed) ^ step) ^ sample);
-}
 
 // One group of candidates of a population: the word of tile p, and how many there are in all.
 template <class Word>
@@ -48,9 +36,9 @@ inline void keep_rotated(Word&& word, int n_tiles, int rank, int n, int n_keep, 
     for (int p = 0; p < n_tiles; ++p) keep(p, word(p));
     return;
   }
-  // Ranks start to end - 1 of a circle of n stay; most words are in there or out as a whole.
-  const int start = n_keep > 0 ? static_cast<int>(hash % static_cast<std::uint64_t>(n)) : 0;
-  const int end = start + n_keep, wrapped = end - n;
+  const auto kept_ranks = keep_ranks(n, n_keep, [&](int n) { return static_cast<int>(hash % static_cast<Hash64>(n)); });
+  const int start = kept_ranks.start, end = kept_ranks.end(), wrapped = kept_ranks.wrapped();
+  // most words stay or go as a whole
   for (int p = 0; p < n_tiles; ++p) {
     const std::uint64_t bits = word(p);
     const int next = rank + __builtin_popcountll(bits);

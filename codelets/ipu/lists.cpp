@@ -88,8 +88,8 @@ class Compact : public poplar::MultiVertex {
     tile::Group fired, near, silent;
 
     unsigned spikes_before(const Place& p) const {
-      const unsigned n = fired.kept_before(p.fired);
-      return c.fixed ? n + near.kept_before(p.near) + silent.kept_before(p.neurons - p.fired - p.near) : n;
+      const unsigned n = fired.before(p.fired);
+      return c.fixed ? n + near.before(p.near) + silent.before(p.neurons - p.fired - p.near) : n;
     }
   };
 
@@ -99,14 +99,14 @@ class Compact : public poplar::MultiVertex {
     Place places[workers] = {};
     const Place all = count(list, places);
 
-    const tile::Word64 seed = static_cast<tile::Word64>(seeds[2 * c.seed + 1]) << 32 | seeds[2 * c.seed];
+    const Hash64 seed = static_cast<Hash64>(seeds[2 * c.seed + 1]) << 32 | seeds[2 * c.seed];
     const unsigned sample = first_sample[0] + c.first_sample + s, n_silent = all.neurons - all.fired - all.near;
     list.fired.limit(all.fired, c.capacity, seed, t, sample);
-    list.near.limit(all.near, c.capacity - list.fired.n_keep, seed, t, sample);
-    const unsigned left = c.capacity - list.fired.n_keep - list.near.n_keep;
+    list.near.limit(all.near, c.capacity - list.fired.n_kept, seed, t, sample);
+    const unsigned left = c.capacity - list.fired.n_kept - list.near.n_kept;
     list.silent.limit(n_silent, c.fixed ? left : 0, seed, t, sample);
-    const unsigned n_listed = list.fired.n_keep + list.near.n_keep + list.silent.n_keep;
-    const unsigned n_spikes = c.fixed ? n_listed : list.fired.n_keep;
+    const unsigned n_listed = list.fired.n_kept + list.near.n_kept + list.silent.n_kept;
+    const unsigned n_spikes = c.fixed ? n_listed : list.fired.n_kept;
 
     unsigned begin, end;  // the slots that this worker fills
     deal((n_listed + 1) / 2, worker, begin, end);
@@ -116,7 +116,7 @@ class Compact : public poplar::MultiVertex {
     if (worker == 0) {
       write(list, 0, n_spikes);
       write(list, 1, n_listed);
-      const unsigned n_dropped = all.fired + all.near - list.fired.n_keep - list.near.n_keep;
+      const unsigned n_dropped = all.fired + all.near - list.fired.n_kept - list.near.n_kept;
       dropped[k][t * c.n_samples + s] = n_dropped;
       unsigned* const totals = &counts[k][2 * s];
       totals[0] = n_spikes + (t ? totals[0] : 0);
@@ -157,7 +157,7 @@ class Compact : public poplar::MultiVertex {
   // Writes the kept candidates of one kind into slots [begin, end); the first of that kind has slot `first`.
   void emit(const List& list, Kind kind, const Place* places, unsigned first, unsigned begin, unsigned end) {
     const auto slot_at = [&](const Place& p) {
-      return first + (kind == spikes ? list.spikes_before(p) : list.near.kept_before(p.near));
+      return first + (kind == spikes ? list.spikes_before(p) : list.near.before(p.near));
     };
     unsigned start = workers - 1;
     while (start && slot_at(places[start]) > begin) --start;

@@ -21,9 +21,9 @@
 #include "host/src/emulator/codelet.h"
 #endif
 
-#include "records.h"
 #include "codelets/neuron/models.h"
 #include "codelets/surrogate.h"
+#include "records.h"
 #include "select.h"
 
 namespace sparsesnn::ipu {

@@ -4,8 +4,8 @@
 #include <set>
 #include <vector>
 
-#include "host/src/data/batch.h"
 #include "check.h"
+#include "host/src/data/batch.h"
 
 using namespace sparsesnn;
 

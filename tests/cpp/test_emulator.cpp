@@ -7,9 +7,9 @@
 #include <poplar/IPUModel.hpp>
 #include <poplar/Program.hpp>
 
+#include "check.h"
 #include "codelets/ipu/vertex.h"
 #include "host/src/emulator/machine.h"
-#include "check.h"
 
 namespace sparsesnn::ipu {
 

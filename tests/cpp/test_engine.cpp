@@ -7,11 +7,11 @@
 #include <random>
 #include <vector>
 
+#include "check.h"
 #include "host/src/cpu/engine.h"
 #include "host/src/machine/fingerprint.h"
 #include "host/src/machine/isa.h"
 #include "host/src/machine/thread_pool.h"
-#include "check.h"
 #include "lists.h"
 
 using namespace sparsesnn;

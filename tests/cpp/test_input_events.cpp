@@ -7,10 +7,10 @@
 #include <thread>
 #include <vector>
 
+#include "check.h"
 #include "host/src/cpu/chunks.h"
 #include "host/src/ranks/input_events.h"
 #include "host/src/ranks/neighbors.h"
-#include "check.h"
 #include "lists.h"
 
 using namespace sparsesnn;

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "host/src/machine/isa.h"
-#include "host/src/cpu/kernels/kernels.h"
 #include "check.h"
+#include "host/src/cpu/kernels/kernels.h"
+#include "host/src/machine/isa.h"
 
 int main() {
   const std::vector<std::string> built = sparsesnn::isas_built(), supported = sparsesnn::isas_supported();

@@ -6,9 +6,9 @@
 #include <thread>
 #include <vector>
 
+#include "check.h"
 #include "host/src/machine/memory.h"
 #include "host/src/ranks/neighbors.h"
-#include "check.h"
 
 using sparsesnn::Array;
 using sparsesnn::Message;

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <random>
 
+#include "check.h"
 #include "codelets/dual.h"
 #include "codelets/neuron/models.h"
-#include "check.h"
 
 using namespace sparsesnn::base;
 

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "host/src/machine/thread_pool.h"
 #include "check.h"
+#include "host/src/machine/thread_pool.h"
 
 using sparsesnn::num_threads;
 using sparsesnn::parallel_for;

@@ -5,8 +5,8 @@
 #include <atomic>
 #include <thread>
 
-#include "host/src/machine/thread_pool.h"
 #include "check.h"
+#include "host/src/machine/thread_pool.h"
 
 namespace {
 

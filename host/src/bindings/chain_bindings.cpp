@@ -12,8 +12,8 @@
 #include <tuple>
 #include <utility>
 
-#include "host/src/ranks/chain_shards.h"
 #include "host/src/cpu/engine.h"
+#include "host/src/ranks/chain_shards.h"
 #include "host/src/ranks/input_events.h"
 #include "python_passes.h"
 

@@ -6,11 +6,11 @@
 #include <tuple>
 #include <utility>
 
+#include "host/src/maps/windows.h"
 #include "host/src/ranks/chain_shards.h"
+#include "host/src/ranks/input_events.h"
 #include "host/src/training/group_sums.h"
 #include "host/src/training/group_tree.h"
-#include "host/src/ranks/input_events.h"
-#include "host/src/maps/windows.h"
 
 namespace sparsesnn {
 namespace {

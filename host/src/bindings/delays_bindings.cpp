@@ -80,10 +80,10 @@ nb::object sum_of_groups(const In<float>& groups) {
 }  // namespace
 
 void register_delays(nb::module_& m) {
-  m.def(
-      "delayed", &delayed, "lists"_a, "n_samples"_a, "n_neurons"_a, "steps"_a, "fraction"_a.none(), "first_step"_a,
-      "Lists whose entries arrive later, by neuron; see host/src/cpu/axonal_delays.h. `earlier`, `later`: int32[S], where\n"
-      "each entry went.");
+  m.def("delayed", &delayed, "lists"_a, "n_samples"_a, "n_neurons"_a, "steps"_a, "fraction"_a.none(), "first_step"_a,
+        "Lists whose entries arrive later, by neuron; see host/src/cpu/axonal_delays.h. `earlier`, `later`: int32[S], "
+        "where\n"
+        "each entry went.");
   m.def("delayed_grad", &delayed_grad, "lists"_a, "n_samples"_a, "n_neurons"_a, "steps"_a, "fraction"_a.none(),
         "earlier"_a, "later"_a.none(), "d_moved"_a, "wanted_delays"_a, "separate"_a = false,
         "Gradients by the values of the entries, and by the delays or None; separate: those of each group of samples.");

@@ -177,7 +177,8 @@ void register_passes(nb::module_& m) {
 }  // namespace
 
 void register_dense(nb::module_& m) {
-  nb::class_<PyDenseSpec>(m, "DenseSpec", "What defines the dynamics of a population; see host/src/dense/dense_neurons.h.")
+  nb::class_<PyDenseSpec>(m, "DenseSpec",
+                          "What defines the dynamics of a population; see host/src/dense/dense_neurons.h.")
       .def(
           "__init__",
           [](PyDenseSpec* self, const std::string& model, std::vector<double> constants, bool detach_reset,

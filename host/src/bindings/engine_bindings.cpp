@@ -14,12 +14,12 @@
 #include <tuple>
 #include <utility>
 
-#include "host/src/machine/bandwidth.h"
 #include "host/src/cpu/engine.h"
 #include "host/src/cpu/packing.h"
 #include "host/src/cpu/phases.h"
-#include "python_layer.h"
+#include "host/src/machine/bandwidth.h"
 #include "host/src/training/tile_sums.h"
+#include "python_layer.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -63,8 +63,8 @@ nb::list swap_with_neighbors(nb::handle self, const Given& given) {
 }  // namespace
 
 void register_neighbors(nb::module_& m) {
-  nb::class_<Neighbors>(m, "Neighbors",
-                        "How ranks of one host read one another's parts where they lie; see host/src/ranks/neighbors.h.")
+  nb::class_<Neighbors>(
+      m, "Neighbors", "How ranks of one host read one another's parts where they lie; see host/src/ranks/neighbors.h.")
       .def(nb::new_(&neighbors_in), "memory"_a, "boxes"_a, "rank"_a, "yields"_a,
            "memory: uint8[n], of every rank as this process maps it, which must stay; boxes: where theirs begin, of "
            "zeros.")

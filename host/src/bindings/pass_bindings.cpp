@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "host/src/cpu/engine.h"
-#include "python_passes.h"
 #include "host/src/training/tile_sums.h"
+#include "python_passes.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

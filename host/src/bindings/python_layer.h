@@ -13,11 +13,11 @@
 
 #include "host/src/cpu/axonal_delays.h"
 #include "host/src/cpu/packing.h"
-#include "python_arrays.h"
-#include "python_exchange.h"
-#include "host/src/ranks/sorted_lists.h"
 #include "host/src/cpu/sparse_rows.h"
 #include "host/src/maps/windows.h"
+#include "host/src/ranks/sorted_lists.h"
+#include "python_arrays.h"
+#include "python_exchange.h"
 
 namespace sparsesnn {
 

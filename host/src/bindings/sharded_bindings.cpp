@@ -11,15 +11,15 @@
 #include <cstring>
 #include <memory>
 
+#include "host/src/machine/memory.h"
+#include "host/src/machine/thread_pool.h"
 #include "host/src/ranks/chain_shards.h"
+#include "host/src/ranks/shard_lists.h"
 #include "host/src/training/column_squares.h"
 #include "host/src/training/group_tree.h"
-#include "host/src/machine/memory.h"
+#include "host/src/training/tile_sums.h"
 #include "python_arrays.h"
 #include "python_exchange.h"
-#include "host/src/ranks/shard_lists.h"
-#include "host/src/machine/thread_pool.h"
-#include "host/src/training/tile_sums.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -293,7 +293,8 @@ void look_meanwhile_by(nb::object look) {
 }  // namespace
 
 void register_sharded(nb::module_& m) {
-  nb::class_<PyExchange>(m, "Exchange", "What a shard's passes ask of the other ranks; see host/src/bindings/python_exchange.h.")
+  nb::class_<PyExchange>(m, "Exchange",
+                         "What a shard's passes ask of the other ranks; see host/src/bindings/python_exchange.h.")
       .def(nb::init<nb::object>(), "python"_a);
   nb::class_<OwnEvents>(m, "OwnEvents",
                         "The lists of a shard, sorted by sender for `order`: (delay, rows, groups) as of chunk_plan; "

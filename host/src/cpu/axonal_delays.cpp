@@ -5,8 +5,8 @@
 #include <limits>
 #include <vector>
 
-#include "host/src/training/group_sums.h"
 #include "host/src/machine/thread_pool.h"
+#include "host/src/training/group_sums.h"
 
 namespace sparsesnn {
 namespace {

@@ -4,9 +4,9 @@
 #include <bit>
 
 #include "host/src/machine/choices.h"
+#include "host/src/machine/thread_pool.h"
 #include "host/src/training/group_sums.h"
 #include "phases.h"
-#include "host/src/machine/thread_pool.h"
 
 namespace sparsesnn {
 namespace {

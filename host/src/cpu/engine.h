@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "layer.h"
 #include "host/src/machine/memory.h"
+#include "layer.h"
 
 namespace sparsesnn {
 

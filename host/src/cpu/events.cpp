@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "codelets/cpu/records.h"
-#include "phases.h"
-#include "host/src/ranks/sorted_lists.h"
 #include "host/src/machine/thread_pool.h"
+#include "host/src/ranks/sorted_lists.h"
+#include "phases.h"
 
 namespace sparsesnn {
 namespace {

@@ -4,14 +4,14 @@
 
 #include "axonal_delays.h"
 #include "engine.h"
-#include "host/src/machine/isa.h"
 #include "host/src/cpu/kernels/kernels.h"
-#include "packing.h"
-#include "phases.h"
-#include "host/src/ranks/sharded.h"
-#include "sparse_rows.h"
+#include "host/src/machine/isa.h"
 #include "host/src/machine/thread_pool.h"
 #include "host/src/maps/windows.h"
+#include "host/src/ranks/sharded.h"
+#include "packing.h"
+#include "phases.h"
+#include "sparse_rows.h"
 
 namespace sparsesnn {
 

@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "codelets/cpu/records.h"
-#include "phases.h"
 #include "host/src/machine/thread_pool.h"
+#include "phases.h"
 
 namespace sparsesnn {
 

@@ -5,11 +5,11 @@
 
 #include "dense_shares.h"
 #include "events.h"
-#include "host/src/training/group_sums.h"
 #include "host/src/machine/isa.h"
+#include "host/src/machine/thread_pool.h"
+#include "host/src/training/group_sums.h"
 #include "packing.h"
 #include "phases.h"
-#include "host/src/machine/thread_pool.h"
 
 namespace sparsesnn {
 namespace {

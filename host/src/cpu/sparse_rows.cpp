@@ -5,9 +5,9 @@
 #include <cmath>
 #include <string>
 
-#include "phases.h"
 #include "host/src/machine/thread_pool.h"
 #include "host/src/training/tile_sums.h"
+#include "phases.h"
 
 namespace sparsesnn {
 namespace {

@@ -3,26 +3,19 @@
 
 #include <cstdint>
 
+#include "codelets/splitmix.h"
+
 namespace sparsesnn {
-
-inline constexpr std::uint64_t golden = 0x9E3779B97F4A7C15u;
-
-// SplitMix64's finaliser, a bijection. Static: what is compiled once per instruction set shares no code.
-static inline std::uint64_t mixed(std::uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
 
 // The stream of numbers for a seed and some words, such as epoch, sample and purpose.
 class Draws {
  public:
   template <class... Words>
-  explicit Draws(std::uint64_t seed, Words... words) : key_(mixed(seed + golden)) {
-    ((key_ = mixed((key_ ^ static_cast<std::uint64_t>(words)) + golden)), ...);
+  explicit Draws(std::uint64_t seed, Words... words) : key_(finalized(seed + splitmix_step)) {
+    ((key_ = finalized((key_ ^ static_cast<std::uint64_t>(words)) + splitmix_step)), ...);
   }
 
-  std::uint64_t bits(std::uint64_t counter) const { return mixed(key_ + (counter + 1) * golden); }
+  std::uint64_t bits(std::uint64_t counter) const { return finalized(key_ + (counter + 1) * splitmix_step); }
 
   std::uint64_t key() const { return key_; }
 

@@ -20,7 +20,7 @@ inline std::uint64_t fold(std::uint64_t hash, std::uint64_t word) {
 std::uint64_t fingerprint_of_piece(const unsigned char* data, std::size_t n_bytes) {
   constexpr std::size_t n_lanes = 8, word = sizeof(std::uint64_t);
   std::uint64_t lane[n_lanes];
-  for (std::size_t k = 0; k < n_lanes; ++k) lane[k] = golden * (k + 1);
+  for (std::size_t k = 0; k < n_lanes; ++k) lane[k] = splitmix_step * (k + 1);
   std::size_t at = 0;
   for (; at + n_lanes * word <= n_bytes; at += n_lanes * word) {
     std::uint64_t words[n_lanes];
@@ -32,8 +32,8 @@ std::uint64_t fingerprint_of_piece(const unsigned char* data, std::size_t n_byte
     std::memcpy(&rest, data + at, std::min(word, n_bytes - at));
     lane[k] = fold(lane[k], rest);
   }
-  std::uint64_t hash = mixed(n_bytes + golden);
-  for (const std::uint64_t one : lane) hash = mixed(hash ^ one);
+  std::uint64_t hash = finalized(n_bytes + splitmix_step);
+  for (const std::uint64_t one : lane) hash = finalized(hash ^ one);
   return hash;
 }
 

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "host/src/training/group_sums.h"
-#include "host/src/training/group_tree.h"
-#include "host/src/machine/isa.h"
 #include "host/src/cpu/kernels/kernels.h"
 #include "host/src/cpu/packing.h"
 #include "host/src/cpu/phases.h"
+#include "host/src/machine/isa.h"
 #include "host/src/machine/thread_pool.h"
+#include "host/src/training/group_sums.h"
+#include "host/src/training/group_tree.h"
 #include "window_passes.h"
 
 namespace sparsesnn {

@@ -4,10 +4,11 @@
 #include <limits>
 #include <utility>
 
-#include "host/src/machine/isa.h"
+#include "codelets/capacity.h"
 #include "host/src/cpu/kernels/kernels.h"
 #include "host/src/cpu/packing.h"
 #include "host/src/cpu/phases.h"
+#include "host/src/machine/isa.h"
 #include "host/src/machine/thread_pool.h"
 #include "window_passes.h"
 
@@ -62,18 +63,7 @@ class ForwardRoom {
   WindowForwardRoom room_{};
 };
 
-// What a capacity keeps of n candidates: those of some ranks, from `start` on and around the end (codelets/cpu/select.h).
-struct Kept {
-  std::int64_t n = 0, n_kept = 0, start = 0;
-
-  Kept() = default;
-  Kept(std::int64_t candidates, std::int64_t room, std::uint64_t hash) : n(candidates), n_kept(std::min(n, room)) {
-    if (n_kept > 0 && n_kept < n) start = static_cast<std::int64_t>(hash % static_cast<std::uint64_t>(n));
-  }
-  bool has(std::int64_t rank) const {
-    return n_kept == n || (rank >= start && rank < start + n_kept) || rank < start + n_kept - n;
-  }
-};
+using Kept = KeptRanks<std::int64_t>;
 
 class Forward {
  public:
@@ -145,8 +135,9 @@ void Forward::count(int sample) {
   for (int t = 0; t < input_.n_steps; ++t) {
     const std::int64_t i = list(t, sample), room = spec_.capacity ? spec_.capacity : none;
     const std::uint64_t hash = spec_.capacity ? kernels_.rotation(spec_, t, sample) : 0;
-    fired_[i] = Kept(n[2 * t + 1], room, hash);
-    near_[i] = Kept(n[2 * t], room - fired_[i].n_kept, hash);
+    const auto modulo = [&](std::int64_t n) { return static_cast<std::int64_t>(hash % static_cast<Hash64>(n)); };
+    fired_[i] = keep_ranks<std::int64_t>(n[2 * t + 1], room, modulo);
+    near_[i] = keep_ranks<std::int64_t>(n[2 * t], room - fired_[i].n_kept, modulo);
     out_.n_spikes[i] = static_cast<std::int32_t>(fired_[i].n_kept);
     if (spec_.capacity)
       out_.dropped[i] = static_cast<std::int32_t>(fired_[i].n + near_[i].n - fired_[i].n_kept - near_[i].n_kept);

@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "neighbors.h"
 #include "host/src/bindings/python_layer.h"
 #include "host/src/bindings/python_run.h"
+#include "neighbors.h"
 #include "shard_lists.h"
 
 namespace sparsesnn {

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "neighbors.h"
 #include "host/src/bindings/python_exchange.h"
+#include "neighbors.h"
 #include "travelled.h"
 
 namespace sparsesnn {

@@ -7,8 +7,8 @@
 #include <type_traits>
 
 #include "host/src/cpu/phases.h"
-#include "sorted_lists.h"
 #include "host/src/machine/thread_pool.h"
+#include "sorted_lists.h"
 
 namespace sparsesnn {
 namespace {

@@ -4,15 +4,15 @@
 #include <utility>
 
 #include "host/src/cpu/axonal_delays.h"
-#include "host/src/training/group_tree.h"
 #include "host/src/cpu/kernels/kernels.h"
 #include "host/src/cpu/packing.h"
 #include "host/src/cpu/phases.h"
-#include "shard_lists.h"
-#include "sharded.h"
 #include "host/src/cpu/sparse_rows.h"
 #include "host/src/machine/thread_pool.h"
+#include "host/src/training/group_tree.h"
 #include "host/src/training/tile_sums.h"
+#include "shard_lists.h"
+#include "sharded.h"
 
 namespace sparsesnn {
 namespace {

@@ -2,13 +2,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "codelets/capacity.h"
 #include "host/src/cpu/axonal_delays.h"
 #include "host/src/cpu/kernels/kernels.h"
 #include "host/src/cpu/packing.h"
 #include "host/src/cpu/phases.h"
+#include "host/src/machine/thread_pool.h"
 #include "shard_lists.h"
 #include "sharded.h"
-#include "host/src/machine/thread_pool.h"
 
 namespace sparsesnn {
 namespace {
@@ -262,10 +263,10 @@ class Steps {
   std::int64_t keep(Id* ids, std::int64_t n, int t, int b) const {
     const std::int64_t capacity = pass_.spec->capacity;
     if (n <= capacity) return n;
-    // start.. of the circle of n, as in codelets/cpu/select.h
-    const std::int64_t start = static_cast<std::int64_t>(kernels_.rotation(*pass_.spec, t, b) % n);
-    const std::int64_t wrapped = std::max<std::int64_t>(0, start + capacity - n);
-    std::copy(ids + start, ids + start + capacity - wrapped, ids + wrapped);
+    const auto kept = keep_ranks<std::int64_t>(n, capacity, [&](std::int64_t n) {
+      return static_cast<std::int64_t>(kernels_.rotation(*pass_.spec, t, b) % static_cast<Hash64>(n));
+    });
+    std::copy(ids + kept.start, ids + kept.end(), ids + kept.wrapped());
     return capacity;
   }
 

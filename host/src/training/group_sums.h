@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "host/src/cpu/engine.h"
 #include "group_tree.h"
+#include "host/src/cpu/engine.h"
 
 namespace sparsesnn {
 

@@ -1,7 +1,7 @@
 // Gradients of list values from products over all senders.
 #include "codelets/cpu/deliver_grad_dense.h"
-#include "kernel_parts.h"
 #include "host/src/training/tile_sums.h"
+#include "kernel_parts.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
 namespace {

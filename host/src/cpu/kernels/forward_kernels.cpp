@@ -3,8 +3,8 @@
 
 #include "codelets/cpu/deliver.h"
 #include "codelets/cpu/deliver_sparse.h"
-#include "codelets/neuron/models.h"
 #include "codelets/cpu/step.h"
+#include "codelets/neuron/models.h"
 #include "host/src/cpu/axonal_delays.h"
 #include "host/src/machine/choices.h"
 #include "kernel_parts.h"

@@ -1,9 +1,9 @@
 // The passes over tiles that depend on the neuron model: one set of functions a model and width.
 #include <cstring>
 
-#include "codelets/neuron/models.h"
 #include "codelets/cpu/step.h"
 #include "codelets/cpu/step_grad.h"
+#include "codelets/neuron/models.h"
 #include "codelets/surrogate.h"
 #include "kernel_parts.h"
 

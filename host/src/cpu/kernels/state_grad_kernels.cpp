@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "codelets/cpu/deliver_grad.h"
-#include "kernel_parts.h"
 #include "host/src/training/tile_sums.h"
+#include "kernel_parts.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
 namespace {
