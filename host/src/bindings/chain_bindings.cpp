@@ -13,8 +13,6 @@
 #include <utility>
 
 #include "host/src/cpu/engine.h"
-#include "host/src/ranks/chain_shards.h"
-#include "host/src/ranks/input_events.h"
 #include "python_passes.h"
 
 namespace nb = nanobind;
@@ -160,14 +158,6 @@ nb::list own_gradients(const PyChain::Link& link, const PyLayer& layer, LayerGra
   return own;
 }
 
-// What link 0 hears of the input, by chunk; empty where its ranks have not sorted it.
-std::vector<SenderChunk> heard_sorted(PyLayer& layer, const std::vector<Message>& sorted, int n_batch) {
-  const LayerInput& input = layer.input();
-  const nb::gil_scoped_release release;
-  const auto chunks = make_chunks(layer.spec, input, make_leaves(input.n_samples, layer.spec.first_sample, n_batch));
-  return sorted_input(sorted, chunks, input.sources[0].n_pre);
-}
-
 // The lists that a layer's loops brought, where ranks share its neurons.
 PyLists* whole_of_loops(const PyLayer& layer, const PyRun& whole) {
   return layer.exchange && !layer.loops.empty() ? whole.lists().get() : nullptr;
@@ -182,9 +172,6 @@ void backward_chain(const PyChain& chain, const Runs& runs, const std::vector<st
   std::vector<Arrived> arrived(n);
   for (std::size_t k = 0; k < n; ++k)
     if (d_out[k]) arrived[k] = arrived_from(chain, k, *runs[k], *d_out[k]);
-  // The input's spikes, sorted by ranks that waited while the others went through the last link; what link 0 hears.
-  std::vector<Message> sorted;
-  std::vector<SenderChunk> events;
   for (std::size_t k = n; k--;) {
     if (!arrived[k]) continue;
     const PyChain::Link& link = chain.links[k];
@@ -194,17 +181,10 @@ void backward_chain(const PyChain& chain, const Runs& runs, const std::vector<st
       PyLayer& layer = nb::cast<PyLayer&>(run->call());
       Wanted wanted = link.wanted;
       wanted.n_batch = n_batch;
-      if (!k && !sorted.empty()) events = heard_sorted(layer, sorted, n_batch);
-      if (!events.empty()) layer.hear_sorted(0, &events);
       of = gradients(layer, *run, arrived[k].sum(), wanted, whole_of_loops(layer, *runs[k]));
-      if (!events.empty()) layer.hear_sorted(0, nullptr);
       own = own_gradients(link, layer, of, n_batch);
-    } else if (k + 1 == n && runs[0]->own_run()) {
-      PyLayer& first = nb::cast<PyLayer&>(runs[0]->own_run()->call());
-      chain.shards->sort_input_meanwhile(first.spec, first.input(), n_batch);
     }
     send_back(chain, k, runs, std::move(of.d_value), arrived);
-    if (k + 1 == n && chain.shards) sorted = chain.shards->sorted_meanwhile();
     runs[k]->forget();
     take(k, own);
   }

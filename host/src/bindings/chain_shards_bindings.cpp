@@ -8,8 +8,6 @@
 
 #include "host/src/maps/windows.h"
 #include "host/src/ranks/chain_shards.h"
-#include "host/src/ranks/input_events.h"
-#include "host/src/training/group_sums.h"
 #include "host/src/training/group_tree.h"
 
 namespace sparsesnn {
@@ -200,28 +198,6 @@ std::vector<Array<float>> ChainShards::to_owners(std::size_t k, const std::vecto
       sum = events->to_slots(sum.data(), whole.own_run()->n_slots());
   }
   return found;
-}
-
-void ChainShards::sort_input_meanwhile(const LayerSpec& spec, const LayerInput& input, int n_batch) const {
-  const SourceInput& from = input.sources[0];
-  if (!neighbors_ || from.lists.values || runs_by_row(spec, input)) return;
-  const std::vector<std::uint32_t>&hear = first_.front(), &wait = first_.back();
-  Part part{0, 0};
-  for (std::size_t r = 0; r < neighbors_->size(); ++r) {
-    if (hear[r] == hear[r + 1] || wait[r] < wait[r + 1]) continue;
-    if (r < rank_) ++part.k;
-    ++part.n;
-  }
-  const nb::gil_scoped_release release;
-  const auto chunks = make_chunks(spec, input, make_leaves(input.n_samples, spec.first_sample, n_batch));
-  const auto sorted = std::make_shared<Array<std::int32_t>>(
-      sort_input({from.lists, from.n_pre, from.delay, false}, chunks, input.n_samples, part));
-  const unsigned char* const bytes = reinterpret_cast<const unsigned char*>(sorted->data());
-  neighbors_->offer({bytes, sorted->size() * sizeof(std::int32_t)}, sorted);
-}
-
-std::vector<Message> ChainShards::sorted_meanwhile() const {
-  return neighbors_ ? neighbors_->offered() : std::vector<Message>();
 }
 
 ChainShards::Rows ChainShards::python_rows(std::size_t k, const Edges& edges, std::vector<Array<float>>& d_value,

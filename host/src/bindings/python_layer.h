@@ -127,12 +127,6 @@ struct PyLayer {
       (k < sources.size() ? sources[k].packed : loops[k - sources.size()].packed) = std::move(packed[k]);
   }
 
-  // For the backward pass that follows; null: it sorts for itself.
-  void hear_sorted(std::size_t source, const std::vector<SenderChunk>* events) {
-    input();
-    checked->sources[source].events = events;
-  }
-
   LayerInput checked_input() const {
     const std::size_t n = static_cast<std::size_t>(spec.n), samples = static_cast<std::size_t>(n_samples);
     LayerInput in;

@@ -67,7 +67,6 @@ class Backward {
     Array<float> by_sample = {};          // [samples of the chunk][M, N + slack]
     const float* dense_weight = nullptr;  // [M, N] where list gradients come from a product; `weight` is null then
     const SortedLists* sorted = nullptr;  // where these hold its events
-    const std::vector<SenderChunk>* events = nullptr;  // or these
   };
 
   void add_sender(const SenderInput& from, const SparseRows* rows, const float* weight, float* d_weight,
@@ -185,7 +184,6 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
                out_.d_weight[k].data(), from.windows);
     if (dense) senders_.back().dense_weight = weight;
     if (sorted) senders_.back().sorted = from.sorted;
-    if (!wanted.value[k] && !from.windows) senders_.back().events = from.events;
     dense_ = dense_ || dense;
     if (!from.windows) continue;
     packed_.push_back(pack_windows(*from.windows, from.weight, spec.bf16));
@@ -256,7 +254,7 @@ void Backward::sort() {
   listed_.resize(n_chunks);
   parallel_for(n_chunks * n_sorts, [&](int item, int) {
     const int c = item / n_sorts, k = item % n_sorts;
-    if (k < n_senders() && (senders_[k].windows || senders_[k].sorted || senders_[k].events)) return;
+    if (k < n_senders() && (senders_[k].windows || senders_[k].sorted)) return;
     if (k < n_senders())
       events_[at(c, k)] = sort_by_sender(senders_[k].input, chunks_[c], n_samples_);
     else
@@ -264,10 +262,6 @@ void Backward::sort() {
   });
   for (int c = 0; c < n_chunks; ++c)
     for (int k = 0; k < n_senders(); ++k) {
-      if (senders_[k].events) {
-        arrived_.push_back((*senders_[k].events)[c]);
-        continue;
-      }
       const Events& e = events(c, k);
       arrived_.push_back({e.starts.data(), e.rows.data(), e.n, e.values.data(), nullptr});
     }

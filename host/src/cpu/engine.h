@@ -68,7 +68,6 @@ struct SourceInput {
   const void* packed = nullptr;      // the same for the forward pass (packing.h), where that has been done; else null
   const std::uint32_t* places = nullptr;  // where the gradient of each list value goes; null: where the value is
   const SortedLists* sorted = nullptr;    // these lists, sorted: gradients of their values go into that order
-  const std::vector<SenderChunk>* events = nullptr;  // their spikes, sorted, by chunk of the backward pass; or null
 };
 
 // A recurrent connection as the caller has it.

@@ -36,12 +36,6 @@ class ChainShards {
                                       const std::vector<std::shared_ptr<PyRun>>& runs,
                                       std::vector<Array<float>>& d_value) const;
 
-  // While others go back through the last population, ranks without neurons of it sort the input's spikes, which link 0
-  // of the chain hears through its first source, for all ranks: each some of the chunks.
-  void sort_input_meanwhile(const LayerSpec& spec, const LayerInput& input, int n_batch) const;
-  // What they told all with the last exchange.
-  std::vector<Message> sorted_meanwhile() const;
-
  private:
   bool owns_all(std::size_t k) const { return first_[k][rank_ + 1] - first_[k][rank_] == first_[k].back(); }
   MergedLists whole_lists(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,

@@ -116,12 +116,6 @@ std::vector<Message> Neighbors::take(int slot) {
   return got;
 }
 
-void Neighbors::offer(Message part, Lent lent) {
-  if (place_in_shared(part.data) < 0) return;
-  offer_ = part;
-  offer_lent_ = std::move(lent);
-}
-
 std::vector<Message> Neighbors::swap(const std::vector<Message>& given, Lent lent) {
   const std::size_t n_ranks = size();
   if (given.size() % n_ranks) throw InputError("ShapeError", "Neighbors: give a part to every rank");
@@ -137,7 +131,7 @@ std::vector<Message> Neighbors::swap(const std::vector<Message>& given, Lent len
     }
     return place_in_shared(copies.back().data());
   };
-  std::vector<std::int64_t> places(2 * given.size() + 2);  // [n][R], place and bytes; then of what is offered
+  std::vector<std::int64_t> places(2 * given.size());  // [n][R], place and bytes
   for (std::size_t k = 0; k < given.size(); ++k) {
     const Message& part = given[k];
     if (k % n_ranks == rank_ || !part.size) continue;
@@ -146,15 +140,9 @@ std::vector<Message> Neighbors::swap(const std::vector<Message>& given, Lent len
     travelled_.sent += part.size;
     ++travelled_.n_messages;
   }
-  if (offer_.size) {
-    places[2 * given.size()] = place_in_shared(offer_.data);
-    places[2 * given.size() + 1] = static_cast<std::int64_t>(offer_.size);
-  }
   const std::vector<std::int64_t> told = tell(places);
   lent_ = std::move(lent);  // all are here: they have read what was lent before
   copies_ = std::move(copies);
-  if (offer_.size) offered_lent_ = std::move(offer_lent_);
-  offer_ = {};
   // What rank r told of its k-th part.
   const auto part_of = [&](std::size_t r, std::size_t k) -> Message {
     const std::int64_t* const from = told.data() + r * places.size() + 2 * k;
@@ -167,8 +155,6 @@ std::vector<Message> Neighbors::swap(const std::vector<Message>& given, Lent len
     got[k] = part_of(r, k - r + rank_);
     travelled_.received += got[k].size;
   }
-  offered_.clear();
-  for (std::size_t r = 0; r < n_ranks; ++r) offered_.push_back(part_of(r, given.size()));
   return got;
 }
 

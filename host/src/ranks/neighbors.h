@@ -46,12 +46,6 @@ class Neighbors {
   // The parts of all ranks.
   std::vector<Message> gather(Message own, Lent lent);
 
-  // Tells all ranks of a part with the next swap. It must stay as it is, and `lent` is held, until this rank has
-  // offered another one and swapped: who swaps then has read the last one. What is not in shared memory is not told.
-  void offer(Message part, Lent lent);
-  // What each rank offered with the last swap, [R].
-  const std::vector<Message>& offered() const { return offered_; }
-
   // All ranks post and take in turns, in each of two slots. What is taken stays until the next post in the slot; of
   // this rank it is nothing. Whoever calls counts what travels.
   void post(int slot, const std::vector<Message>& to);
@@ -73,9 +67,6 @@ class Neighbors {
   std::uint64_t n_told_ = 0;
   Array<unsigned char> parcels_[2][2];  // [slot][turn], where the part of each rank lies, [R], then the parts
   Lent lent_;
-  Message offer_{};
-  Lent offer_lent_, offered_lent_;
-  std::vector<Message> offered_;
   std::vector<Array<unsigned char>> copies_;  // of what was lent
   Travelled travelled_;
 };
