@@ -13,7 +13,6 @@ import os
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,26 +54,6 @@ class HostMemory:
     def at(self, rank: int, place: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
         """A float32 array of a rank."""
         return np.frombuffer(self._files[rank], np.float32, math.prod(shape), place).reshape(shape)
-
-    def neighbors(self, yields: bool) -> _core.Neighbors:
-        """By which the ranks swap parts that they read in place; all of them call it together.
-
-        Args:
-            yields: ranks outnumber cores.
-        """
-        key = tuple(self._texts[r] for r in self.ranks)
-        if key not in _neighbors:
-            box = room((_core.Neighbors.box_bytes() // 4,), np.float32, shared=True)
-            box[:] = 0
-            boxes = [int(place[0]) for place in self.group.all_gather(np.array([self.place(box)], np.int64))]
-            memory = [np.frombuffer(self._files[r], np.uint8) for r in self.ranks]
-            _neighbors[key] = _core.Neighbors(memory, boxes, self.group.rank, yields), box, *memory
-        neighbors: _core.Neighbors = _neighbors[key][0]
-        return neighbors
-
-
-#: by the ranks' files, with this rank's box and what they read; for good, as others may still read what this rank gave last
-_neighbors: dict[tuple[str, ...], tuple[Any, ...]] = {}
 
 
 def _own_file() -> str:

@@ -336,29 +336,6 @@ def column_squares(x: Annotated[NDArray[numpy.float32], dict(order='C', device='
     float64[N], sums of the squares of the columns of x [M, N], rows ascending.
     """
 
-class Neighbors:
-    """
-    How ranks of one host read one another's parts where they lie; see host/src/ranks/neighbors.h.
-    """
-
-    def __init__(self, memory: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]], boxes: Sequence[int], rank: int, yields: bool) -> None:
-        """
-        memory: uint8[n], of every rank as this process maps it, which must stay; boxes: where theirs begin, of zeros.
-        """
-
-    @staticmethod
-    def box_bytes() -> int:
-        """Bytes of a rank's box."""
-
-    def swap(self, given: Sequence[Sequence[Annotated[NDArray, dict(order='C', device='cpu', writable=False)]]]) -> list:
-        """
-        Gives part [k][r] to rank r; returns those that the ranks gave to this one, uint8[bytes], [k][r]. They must be
-        read, and what was given stay as it is, until the next call.
-        """
-
-    def travelled(self) -> tuple:
-        """Bytes given and got, parts given, and seconds since the last call."""
-
 class MpiExchange(Exchange):
     """An Exchange that calls MPI itself; see host/src/ranks/mpi_exchange.h."""
 

@@ -105,7 +105,6 @@ class Communicator(ABC):
         traffic: counters, shared with the groups that were split off.
         ranks_on_host: how many of them share this host, and its cores.
         launcher: what starts such ranks.
-        neighbors: by which they read one another's parts in place, where all of them are on this host, after `share_memory`.
     """
 
     rank: int
@@ -113,7 +112,6 @@ class Communicator(ABC):
     traffic: Traffic
     ranks_on_host: int = 1
     launcher: str = "mpirun"
-    neighbors: _core.Neighbors | None = None
 
     @abstractmethod
     def send(self, array: Array, to: int, tag: int = 0) -> Request:
@@ -144,8 +142,8 @@ class Communicator(ABC):
         return self.all_to_all([array] * self.size)
 
     def gather_parts(self, own: Array, what: str, made_up: Callable[[int], Array]) -> list[Array]:
-        """`all_gather` of parts whose lengths differ in a way that all ranks know. They must be read before the next such call, and not
-        written to: what it returns may be `own` itself, and lie in the memory of other ranks.
+        """`all_gather` of parts whose lengths differ in a way that all ranks know. The result must not be written to: it may hold `own`
+        itself.
 
         Args:
             what: the parts are.
@@ -157,7 +155,7 @@ class Communicator(ABC):
         self, given: Sequence[Sequence[Array]], shapes: Sequence[Sequence[tuple[int, ...]]], tag: int
     ) -> list[list[Array]]:
         """Gives `given[k][r]` to rank r; returns by k and r what the ranks gave to this one, of `shapes[k][r]`. As many k and one
-        dtype on all ranks; to be read as `gather_parts`. What is empty does not travel.
+        dtype on all ranks; the result must not be written to. What is empty does not travel.
         """
         found: list[list[Array]] = []
         under_way: list[tuple[Request, Array]] = []
@@ -171,14 +169,6 @@ class Communicator(ABC):
         for request, _ in under_way:
             request.wait()
         return found
-
-    def share_memory(self) -> None:  # noqa: B027  # of use to MPI alone
-        """From now on ranks may read the parts of those on the same host in place; all call it together."""
-
-    def count_traffic(self) -> None:
-        """Adds what the neighbors exchanged to `traffic`."""
-        if self.neighbors is not None:
-            self.traffic.add(*self.neighbors.travelled())
 
     def expect(self, tag: int, made_up: Callable[[int], Array]) -> None:  # noqa: B027  # of use to dry runs alone
         """Says, for dry runs, what the next message with this tag of each other rank is like."""

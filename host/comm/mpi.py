@@ -20,7 +20,6 @@ from sparsesnn.errors import ConfigError, MissingDependencyError
 from sparsesnn.host.comm.base import LARGE, Array, Bytes, Communicator, Traffic, room
 from sparsesnn.host.comm.environment import find_place, find_replicas
 from sparsesnn.host.comm.watch import open_many_files
-from sparsesnn.host.shared_memory import HostMemory
 from sparsesnn.wording import count
 
 #: groups in which every rank may write to every other one
@@ -178,35 +177,13 @@ class Mpi(Communicator):
         return out
 
     def all_gather(self, array: Array) -> list[Array]:
-        if self.neighbors is None:
-            return self._gather(array.copy())  # the caller's own may change
-        return [part.copy() for part in self._gather(array)]
+        return self._gather(array.copy())  # the caller's own may change
 
     def gather_parts(self, own: Array, what: str, made_up: Callable[[int], Array]) -> list[Array]:
         return self._gather(own)
 
-    def swap_parts(
-        self, given: Sequence[Sequence[Array]], shapes: Sequence[Sequence[tuple[int, ...]]], tag: int
-    ) -> list[list[Array]]:
-        if self.neighbors is None or not given:  # of nothing no rank must wait for another, as messages have it
-            return super().swap_parts(given, shapes, tag)
-        got = self.neighbors.swap([[np.ascontiguousarray(part) for part in parts] for parts in given])
-        self.count_traffic()
-        every = zip(given, got, shapes, strict=True)
-        return [[b.view(a.dtype).reshape(shape) for a, b, shape in zip(*of, strict=True)] for of in every]
-
-    def share_memory(self) -> None:
-        if self.neighbors is None and self.ranks_on_host > 1:
-            memory = HostMemory(self)
-            if len(memory.ranks) == self.size:
-                self.neighbors = memory.neighbors(self.yields)
-
     def _gather(self, own: Array) -> list[Array]:
         own = np.ascontiguousarray(own).reshape(-1)
-        if self.neighbors is not None:
-            parts = self.neighbors.swap([[own] * self.size])[0]
-            self.count_traffic()
-            return [part.view(own.dtype) for part in parts]
         if self.size <= FEW:  # one message each way, which says how long it is
             requests = [self.send(own, r, GATHER) for r in range(self.size) if r != self.rank]
             parts = [own if r == self.rank else self.take(r, GATHER).view(own.dtype) for r in range(self.size)]
@@ -231,19 +208,12 @@ class Mpi(Communicator):
             self.traffic.count(received=array.nbytes)
 
     def barrier(self) -> None:
-        if self.neighbors is not None:
-            self.neighbors.swap([])
-            self.count_traffic()
-        else:
-            with self.traffic.timed():
-                self.wait(self.comm.Ibarrier())
+        with self.traffic.timed():
+            self.wait(self.comm.Ibarrier())
 
     def split(self, colors: Sequence[int]) -> Mpi:
         comm = self.comm.Split(colors[self.rank], self.rank)
-        group = Mpi(self.mpi, comm, self.traffic, self.large, yields=self.yields, ranks_on_host=self.ranks_on_host)
-        if group.size == self.size:  # the same ranks in the same order
-            group.neighbors = self.neighbors
-        return group
+        return Mpi(self.mpi, comm, self.traffic, self.large, yields=self.yields, ranks_on_host=self.ranks_on_host)
 
     def wait(self, request: Any, status: Any = None) -> None:
         if self.yields:

@@ -40,7 +40,6 @@ std::optional<ListOrder> list_order(nb::handle python) {
 
 ChainShards::ChainShards(nb::object python)
     : python_(std::move(python)),
-      neighbors_(nb::cast<Neighbors*>(python_.attr("neighbors"))),
       rank_(nb::cast<std::size_t>(python_.attr("rank"))),
       first_(nb::cast<std::vector<std::vector<std::uint32_t>>>(python_.attr("first"))),
       folds_(nb::cast<std::vector<std::vector<int>>>(python_.attr("folds"))) {
@@ -54,11 +53,6 @@ std::vector<Message> ChainShards::messages_of(std::size_t k, const PyLayer& laye
                                               Array<unsigned char> message,
                                               std::vector<In<unsigned char>>& held) const {
   const std::size_t n_bytes = message.size();
-  if (neighbors_) {
-    const nb::gil_scoped_release release;
-    const auto sent = std::make_shared<Array<unsigned char>>(std::move(message));
-    return neighbors_->gather({sent->data(), n_bytes}, sent);
-  }
   const std::int64_t n_lists = static_cast<std::int64_t>(layer.n_steps) * layer.n_samples;
   nb::object sent = to_numpy(message, {n_bytes});
   const nb::object got = python_.attr("lists")(k, own, layer.n_samples, n_lists, std::move(sent),
@@ -105,27 +99,17 @@ Array<float> ChainShards::whole_potentials(std::size_t k, const PyLayer& layer,
   const std::vector<std::uint32_t>& first = first_[k];
   const std::size_t n_rows = static_cast<std::size_t>(layer.n_steps) * layer.n_samples, n = first.back();
   std::vector<In<float>> held;
-  std::vector<Message> parts;
-  if (neighbors_) {
-    const nb::gil_scoped_release release;
-    const std::size_t n_own = own ? n_rows * (first[rank_ + 1] - first[rank_]) : 0;
-    parts = neighbors_->gather(own ? Message::of(own->made_potentials(), n_own) : Message{}, nullptr);
-  } else {
-    for (nb::handle part : nb::cast<nb::list>(python_.attr("potentials")(k, own, n_rows))) {
-      held.push_back(nb::cast<In<float>>(part));
-      parts.push_back({reinterpret_cast<const unsigned char*>(held.back().data()), held.back().nbytes()});
-    }
-  }
+  for (nb::handle part : nb::cast<nb::list>(python_.attr("potentials")(k, own, n_rows)))
+    held.push_back(nb::cast<In<float>>(part));
   if (owns_all(k)) return {};
   Array<float> potentials(n_rows * n);
   for (std::size_t r = 0; r + 1 < first.size(); ++r) {
     const std::size_t n_here = first[r + 1] - first[r];
-    const float* const part = reinterpret_cast<const float*>(parts[r].data);
-    if (parts[r].size != n_rows * n_here * sizeof(float))
-      throw InputError("ShapeError", "ChainShards: got " + std::to_string(parts[r].size) +
-                                         " bytes of potentials of rank " + std::to_string(r));
+    if (held[r].size() != n_rows * n_here)
+      throw InputError("ShapeError", "ChainShards: got " + std::to_string(held[r].size()) + " potentials of rank " +
+                                         std::to_string(r) + ", not " + std::to_string(n_rows * n_here));
     for (std::size_t i = 0; i < n_rows; ++i)
-      std::copy_n(part + i * n_here, n_here, potentials.data() + i * n + first[r]);
+      std::copy_n(held[r].data() + i * n_here, n_here, potentials.data() + i * n + first[r]);
   }
   return potentials;
 }
@@ -183,7 +167,7 @@ std::vector<Array<float>> ChainShards::to_owners(std::size_t k, const std::vecto
         edges.back().push_back(r > rank_ ? runs[source]->n_slots() : 0);
   }
   std::vector<In<float>> held;
-  const Rows rows = neighbors_ ? swap_rows(edges, d_value) : python_rows(k, edges, d_value, held);
+  const Rows rows = rows_of(k, edges, d_value, held);
   std::vector<Array<float>> found;
   const nb::gil_scoped_release release;
   for (std::size_t j = 0; j < sources.size(); ++j) {
@@ -200,8 +184,8 @@ std::vector<Array<float>> ChainShards::to_owners(std::size_t k, const std::vecto
   return found;
 }
 
-ChainShards::Rows ChainShards::python_rows(std::size_t k, const Edges& edges, std::vector<Array<float>>& d_value,
-                                           std::vector<In<float>>& held) const {
+ChainShards::Rows ChainShards::rows_of(std::size_t k, const Edges& edges, std::vector<Array<float>>& d_value,
+                                       std::vector<In<float>>& held) const {
   nb::list given;
   for (std::size_t j = 0; j < edges.size(); ++j) {
     const std::size_t n_all = edges[j].back();
@@ -217,34 +201,6 @@ ChainShards::Rows ChainShards::python_rows(std::size_t k, const Edges& edges, st
       held.push_back(nb::cast<In<float>>(block));
       append_rows(rows[j], held.back().data(), held.back().size(), edges[j][rank_ + 1] - edges[j][rank_]);
     }
-  }
-  return rows;
-}
-
-ChainShards::Rows ChainShards::swap_rows(const Edges& edges, std::vector<Array<float>>& d_value) const {
-  const nb::gil_scoped_release release;
-  const auto lent = std::make_shared<std::vector<Array<float>>>(std::move(d_value));
-  std::vector<Message> given;
-  for (std::size_t j = 0; j < edges.size(); ++j) {
-    const std::size_t n_all = edges[j].back();
-    for (std::size_t r = 0; r < neighbors_->size(); ++r) {
-      const std::size_t first = edges[j][r], last = edges[j][r + 1];
-      if (lent->empty() || first == last) {
-        given.push_back({});
-      } else if ((*lent)[j].size() == n_all) {
-        given.push_back(Message::of((*lent)[j].data() + first, last - first));
-      } else {
-        lent->push_back(columns((*lent)[j].data(), (*lent)[j].size() / n_all, n_all, first, last));
-        given.push_back(Message::of(lent->back().data(), lent->back().size()));
-      }
-    }
-  }
-  const std::vector<Message> got = neighbors_->swap(given, lent);
-  Rows rows(edges.size());
-  for (std::size_t k = 0; k < got.size(); ++k) {
-    const std::vector<std::size_t>& at = edges[k / neighbors_->size()];
-    append_rows(rows[k / neighbors_->size()], reinterpret_cast<const float*>(got[k].data), got[k].size / sizeof(float),
-                at[rank_ + 1] - at[rank_]);
   }
   return rows;
 }

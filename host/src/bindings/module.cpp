@@ -7,7 +7,6 @@ void register_engine(nanobind::module_& m);     // engine_bindings.cpp: what def
 void register_passes(nanobind::module_& m);     // pass_bindings.cpp: passes of one layer
 void register_chain(nanobind::module_& m);      // chain_bindings.cpp: passes of several layers in one call
 void register_sharded(nanobind::module_& m);    // sharded_bindings.cpp: layers that span ranks
-void register_neighbors(nanobind::module_& m);  // neighbors_bindings.cpp: parts that ranks of one host read in place
 void register_mpi(nanobind::module_& m);        // mpi_bindings.cpp: what such layers exchange, by MPI
 void register_batch(nanobind::module_& m);      // batch_bindings.cpp: batches out of an event cache
 void register_delays(nanobind::module_& m);     // delays_bindings.cpp: lists whose entries arrive later
@@ -26,7 +25,6 @@ NB_MODULE(_core, m) {
   sparsesnn::register_passes(m);
   sparsesnn::register_chain(m);
   sparsesnn::register_sharded(m);
-  sparsesnn::register_neighbors(m);
   sparsesnn::register_mpi(m);
   sparsesnn::register_batch(m);
   sparsesnn::register_delays(m);

@@ -32,8 +32,7 @@ int count_of(std::size_t n_bytes) {
 
 }  // namespace
 
-MpiExchange::MpiExchange(nb::object python, const MpiCalls& calls)
-    : PyExchange(python), calls_(calls), neighbors_(nb::cast<Neighbors*>(python.attr("comm").attr("neighbors"))) {
+MpiExchange::MpiExchange(nb::object python, const MpiCalls& calls) : PyExchange(std::move(python)), calls_(calls) {
   for (Slot& slot : slots_) {
     slot.received.resize(size());
     slot.sends.resize(size());
@@ -42,24 +41,14 @@ MpiExchange::MpiExchange(nb::object python, const MpiCalls& calls)
 
 void MpiExchange::start(int slot, const std::vector<Message>& to, std::size_t, std::size_t) {
   const Stopwatch stopwatch(travelled_.seconds);
-  if (neighbors_) neighbors_->post(slot, to);
-  for (int r = 0; r < size(); ++r) {
-    if (r == rank()) continue;
-    if (neighbors_)
-      count_sent(to[r].size);
-    else
-      send(to[r].data, to[r].size, r, calls_.tag + slot, slots_[slot].sends[r]);
-  }
-}
-
-void MpiExchange::count_sent(std::size_t n_bytes) {
-  travelled_.sent += n_bytes;
-  ++travelled_.n_messages;
+  for (int r = 0; r < size(); ++r)
+    if (r != rank()) send(to[r].data, to[r].size, r, calls_.tag + slot, slots_[slot].sends[r]);
 }
 
 void MpiExchange::send(const void* data, std::size_t n_bytes, int to, int tag, Handle& request) {
   check(calls_.isend(data, count_of(n_bytes), calls_.byte, to, tag, calls_.comm, &request), "MPI_Isend");
-  count_sent(n_bytes);
+  travelled_.sent += n_bytes;
+  ++travelled_.n_messages;
 }
 
 // Returns how many bytes it has.
@@ -148,11 +137,6 @@ void MpiExchange::wait(Handle& request) {
 
 std::vector<Message> MpiExchange::finish(int slot) {
   const Stopwatch stopwatch(travelled_.seconds);
-  if (neighbors_) {
-    const std::vector<Message> from = neighbors_->take(slot);
-    for (const Message& one : from) travelled_.received += one.size;
-    return from;
-  }
   std::vector<Message> from(size());
   for (int r = 0; r < size(); ++r) {
     if (r != rank()) from[r] = receive(r, calls_.tag + slot, slots_[slot].received[r]);

@@ -110,7 +110,6 @@ class PyRun {
   // T, B, N.
   std::vector<std::size_t> shape() const { return {n_steps_, n_samples_, static_cast<std::size_t>(spec_.n)}; }
   const std::int32_t* n_dropped() const { return dropped_.data(); }
-  const float* made_potentials() const { return potentials_.data(); }  // null of a spiking population
   nb::object perhaps_listed() const {
     return lists_ ? sparsesnn::perhaps_listed(*lists_, static_cast<std::size_t>(spec_.n)) : nb::none();
   }

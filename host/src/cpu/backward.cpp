@@ -176,7 +176,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
     const bool dense = weight && !from.rows && listed_densely(from.lists, from.n_pre, from.delay, n_steps_, n_samples_);
     const bool sorted = from.sorted && !from.windows && from.sorted->serves(from.delay, chunks_);
     if (wanted.value[k] && sorted && !dense)
-      out_.d_value[k] = Array<float>::shared(from.sorted->size() * n_value_blocks());
+      out_.d_value[k] = Array<float>(from.sorted->size() * n_value_blocks());
     else if (wanted.value[k])  // windows add to it
       out_.d_value[k] = value_grads(from, from.windows ? 0 : n_steps_, n_samples_, n_value_blocks(),
                                     from.windows || dense ? nullptr : from.places);

@@ -292,14 +292,6 @@ void set_num_threads_from_environment() {
 
 void look_meanwhile(bool (*look)()) { this_look = look; }
 
-void wait_a_little(unsigned turn, bool yields) {
-  if (yields)
-    std::this_thread::yield();
-  else
-    pause();
-  if (turn % 1024 == 1023 && this_look && !this_look()) this_look = nullptr;
-}
-
 void detail::parallel_for(int n_items, Body body, void* context) {
   if (n_items <= 0) return;
   if (this_worker >= 0) {

@@ -23,9 +23,6 @@ void set_num_threads_from_environment();
 // nullptr ends it, too. An exception of look() is one of parallel_for.
 void look_meanwhile(bool (*look)());
 
-// Turn 0, 1, … of waiting for another process: a pause, or the core for others (`yields`), and now and then a look().
-void wait_a_little(unsigned turn, bool yields);
-
 namespace detail {
 using Body = void (*)(void* context, int item, int worker);
 void parallel_for(int n_items, Body body, void* context);

@@ -42,8 +42,8 @@ class ChainShards {
                           ValueOrder& order) const;
   Array<float> whole_potentials(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own) const;
 
-  // The messages of all ranks on the lists of population k, of which this one sends `message` on its `own`; `held`: by
-  // whom they are, unless that is a neighbor.
+  // The messages of all ranks on the lists of population k, of which this one sends `message` on its `own`; `held`: the
+  // arrays that they lie in.
   std::vector<Message> messages_of(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
                                    Array<unsigned char> message, std::vector<In<unsigned char>>& held) const;
 
@@ -51,12 +51,10 @@ class ChainShards {
   // edges: of every source, rank r's entries are edges[r]..edges[r + 1] - 1.
   using Rows = std::vector<std::vector<const float*>>;
   using Edges = std::vector<std::vector<std::size_t>>;
-  Rows swap_rows(const Edges& edges, std::vector<Array<float>>& d_value) const;
-  Rows python_rows(std::size_t k, const Edges& edges, std::vector<Array<float>>& d_value,
-                   std::vector<In<float>>& held) const;
+  Rows rows_of(std::size_t k, const Edges& edges, std::vector<Array<float>>& d_value,
+               std::vector<In<float>>& held) const;
 
   nb::object python_;
-  Neighbors* neighbors_;  // of Python's; null where not all ranks are on this host: Python sends and receives
   std::size_t rank_;
   std::vector<std::vector<std::uint32_t>> first_;  // by population, first neuron of each rank, and how many: [R + 1]
   std::vector<std::vector<int>> folds_;            // by population, as block_folds of tile_sums.h

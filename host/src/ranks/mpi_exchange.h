@@ -28,8 +28,7 @@ struct MpiCalls {
 };
 
 // Recurrent layers exchange thousands of small messages in a training step, for which Python takes several times as
-// long as MPI, and MPI several times as long as ranks of one host that look into one another's memory. `python`: a
-// host/comm/layer_exchange.py.
+// long as MPI. `python`: a host/comm/layer_exchange.py.
 class MpiExchange final : public PyExchange {
  public:
   MpiExchange(nanobind::object python, const MpiCalls& calls);
@@ -51,7 +50,6 @@ class MpiExchange final : public PyExchange {
     std::vector<Array<unsigned char>> received;  // [R]
     std::vector<Handle> sends;                   // [R], that of this rank unused
   };
-  void count_sent(std::size_t n_bytes);
   void send(const void* data, std::size_t n_bytes, int to, int tag, Handle& request);
   std::size_t await_message(int from, int tag, Handle& message);
   Message receive(int from, int tag, Array<unsigned char>& room);
@@ -61,7 +59,6 @@ class MpiExchange final : public PyExchange {
   void wait(Handle& request);
 
   const MpiCalls calls_;
-  Neighbors* const neighbors_;  // of the communicator; null where not all ranks are on this host
   Slot slots_[2];
   Array<unsigned char> scanned_;
   Travelled travelled_;

@@ -190,7 +190,7 @@ Array<unsigned char> shard_message(const Lists& lists, std::int64_t n_lists, std
   std::copy_n(lists.n_spikes, n, counts.data());
   for (std::size_t i = 0; i < n; ++i)
     counts[n + i] = static_cast<std::int32_t>(lists.offsets[i + 1] - lists.offsets[i]);
-  auto message = Array<unsigned char>::shared(before + ids + 2 * n * n_bytes + (dropped ? 4 * n : 0));
+  Array<unsigned char> message(before + ids + 2 * n * n_bytes + (dropped ? 4 * n : 0));
   if (events) events->pack(message.data());
   unsigned char* const to = message.data() + before;
   if (ids) std::memcpy(to, lists.ids, ids);

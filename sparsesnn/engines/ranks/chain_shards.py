@@ -25,7 +25,6 @@ class ChainShards:
 
     Attributes:
         rank: this one, of its replica.
-        neighbors: where all ranks of the replica are on this host, by which the engine sends and receives by itself.
         first: by layer, the first neuron of each rank, and the number of neurons, [R + 1].
         folds: by layer, of the blocks of tiles of all owners, as `_core.tile_folds`.
         orders: by layer, see `Part.order`.
@@ -34,7 +33,7 @@ class ChainShards:
     def __init__(self, layers: Sequence[Any]) -> None:
         self.parts: list[Part] = [layer.part for layer in layers]
         self.comm = self.parts[0].grid.shards
-        self.rank, self.neighbors = self.comm.rank, self.comm.neighbors
+        self.rank = self.comm.rank
         self.first = [list(part.shards.first) for part in self.parts]
         self.folds = [[fold for r in part.shards.owners for fold in part.tile_folds[r]] for part in self.parts]
         self.orders = [part.order for part in self.parts]
@@ -78,7 +77,6 @@ class ChainShards:
         """Adds what the engine exchanged in a pass by itself."""
         for part in self.parts:
             part.count_traffic()
-        self.comm.count_traffic()
 
     def to_owners(self, k: int, d_values: Sequence[Array | None], edges: Sequence[Sequence[int]]) -> list[list[Array]]:
         """See `lists_to_owners`.

@@ -58,10 +58,7 @@ class Part:
         of_owners = grid.shards.split([int(shards.n_of(r) > 0) for r in range(grid.n_shards)])
         first = [*(shards.first[r] for r in owners), shards.n_all]
         n_blocks = [len(self.tile_folds[r]) for r in owners]
-        exchanges = spans_ranks and shards.n > 0
-        if exchanges:
-            of_owners.share_memory()
-        self.exchange = make_exchange(of_owners, first, n_blocks) if exchanges else None
+        self.exchange = make_exchange(of_owners, first, n_blocks) if spans_ranks and shards.n else None
         self.packed: Mapping[str, Bytes] = {}
 
     def run_layer(
@@ -253,7 +250,7 @@ def lists_to_owners(part: Part, parts: Sequence[Sequence[Array] | None], n_own: 
 
 
 def _sum(rows: list[Any], tile_folds: Sequence[Sequence[int]]) -> Any:
-    """Over blocks of tiles, in the order in which one process adds them; the rows may be other ranks'."""
+    """Over blocks of tiles, in the order in which one process adds them."""
     if len(rows) == 1:
         return rows[0].copy()
     total = np.empty_like(rows[0])

@@ -78,8 +78,6 @@ class Parts:
         self.shards = make_shards(network, grid.n_shards, grid.shards.rank)
         self.reduction = Reduction(grid.replicas) if grid.n_replicas > 1 else None
         self.common = CommonWeights(self.reduction.memory) if self.reduction and self.reduction.beside else None
-        if grid.n_shards > 1:
-            grid.shards.share_memory()
         self.orders = self._orders(network) if grid.n_shards > 1 else {}
         self._places: dict[tuple[str, ...], tuple[list[int], npt.NDArray[np.int64], list[int]]] = {}
 

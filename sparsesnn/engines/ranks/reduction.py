@@ -46,7 +46,6 @@ class Reduction:
     def __init__(self, replicas: Communicator) -> None:
         self.comm = replicas
         self.memory = HostMemory(replicas)
-        self.memory.group.share_memory()
         self.beside = [r for r in self.memory.ranks if r != replicas.rank]  # the others on this host
         self.remote = [r for r in range(replicas.size) if r not in self.memory.ranks]
         self.batch: _Batch | None = None
