@@ -26,7 +26,6 @@ from ranks_random import (
 from sparsesnn import _core
 from sparsesnn.delays import Delays
 from sparsesnn.engines.module import Model
-from sparsesnn.engines.ranks.halving import is_halved
 from sparsesnn.engines.ranks.shards import make_shards
 from sparsesnn.errors import DescriptionError, ShapeError, SpikeListError
 from sparsesnn.host import shared_memory
@@ -221,8 +220,8 @@ def test_replicas_on_several_hosts(grid, n_hosts, monkeypatch):
 
 
 @pytest.mark.parametrize(("n_replicas", "n_samples"), [(2, 129), (4, 256), (8, 511)])
-def test_even_replicas_add_up_along_a_tree(n_replicas, n_samples, monkeypatch):
-    """Each has one branch of the tree of groups: 2·log2(R) messages of rows, with as many that say which."""
+def test_even_replicas_send_one_sum(n_replicas, n_samples, monkeypatch):
+    """Each has one branch of the tree of groups: to each other replica a message of rows forth and back, and one that says which."""
     on_hosts(monkeypatch, n_replicas)
     network = Network.chain(Input(30), LIF(75, recurrent=True), LI(10))
     check(network, n_replicas, 1, n_steps=5, n_samples=n_samples, silent=10)
@@ -237,9 +236,8 @@ def test_even_replicas_add_up_along_a_tree(n_replicas, n_samples, monkeypatch):
         model.finish_backward()
         return world.traffic.n_messages - before
 
-    rounds = n_replicas.bit_length() - 1
     # three weights, of which the first two have ended some rounds while others ran backwards
-    assert max(simulate(n_replicas, messages)) <= 3 * 2 * 2 * rounds
+    assert max(simulate(n_replicas, messages)) <= 3 * 2 * 2 * (n_replicas - 1)
 
 
 def test_the_first_rank_alone_sees_whole_weights():
@@ -293,13 +291,6 @@ def test_a_pass_that_failed_does_not_count(net):
             model.learn(spikes[:GROUP], fails, first_sample=r * (GROUP + 1) or 1)
 
     simulate(2, run)
-
-
-def test_which_replicas_make_a_tree():
-    assert is_halved([1, 1], [0, 1])
-    assert is_halved([1, 1, 1, 1], [0, 1, 0, 2])
-    for branches, folds in [([1], [0]), ([1, 1, 1], [0, 1, 1]), ([1, 2], [0, 1, 1]), ([1, 1, 1, 1], [0, 0, 1, 2])]:
-        assert not is_halved(branches, folds)
 
 
 @pytest.mark.parametrize("n_hosts", [1, 2])

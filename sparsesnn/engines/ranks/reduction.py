@@ -5,9 +5,6 @@ branches that its groups make up: one, where 2, 4, … replicas share a batch ev
 some rows: it gets those of all branches, and gives the total to all. While a layer's sums travel, the layers before it run
 backwards; sums in the memory of a host wait for the end, where all of them take one message.
 
-Where 2, 4, 8, … replicas, each on a host of its own, have one branch each, sums go through that tree in 2·log2(R) messages
-(`halving.py`); else each replica sends rows to each.
-
 Replicas on one host say only where their branches lie (`shared_memory.py`): the others read them there, and write the totals
 there; replicas on different hosts send them. Rows whose source neuron did not fire in any sample hold zeros: they stay behind
 where that saves bytes.
@@ -27,7 +24,6 @@ from torch import nn
 
 from sparsesnn import _core
 from sparsesnn.engines.cpu.wiring import Wiring
-from sparsesnn.engines.ranks.halving import halve, is_halved
 from sparsesnn.engines.ranks.rows import Arriving, Rows, Sent, send_rows, wait
 from sparsesnn.errors import ShapeError
 from sparsesnn.host.comm import Communicator
@@ -83,9 +79,7 @@ class Reduction:
         """
         branches, place = self._placed(branches)
         this = _Sum(parameter, branches, active.copy(), {self.comm.rank: place})
-        assert self.batch is not None
-        halved = not self.memory.is_shared and self.batch.is_halved
-        this.steps = halve(self.comm, this.total, this.active) if halved else self._sum(this, len(branches))
+        this.steps = self._sum(this, len(branches))
         next(this.steps, None)
         if not self.memory.is_shared:
             for one in self.open:  # what they sent has had the time of a layer to arrive
@@ -153,7 +147,8 @@ class Reduction:
         return slice(n * replica // self.comm.size, n * (replica + 1) // self.comm.size)
 
     def _sum(self, this: _Sum, n_own: int) -> Iterator[None]:
-        """Makes the sum of this replica's n_own branches and of those of others, by rows; as `halve`."""
+        """Makes the sum of this replica's n_own branches and of those of others, by rows; where it yields messages may travel, so let the
+        replica compute before it goes on."""
         assert self.batch is not None
         rows = self._rows(this, self.comm.rank)
         forth: list[Sent] = []
@@ -244,10 +239,6 @@ class _Batch:
         branches = _core.find_branches(edges[-1], edges)
         n_branches = [sum(a <= lo < b for lo, _, _ in branches) for a, b in itertools.pairwise(edges)]
         return cls(counts, n_branches, [folds for _, _, folds in branches])
-
-    @property
-    def is_halved(self) -> bool:
-        return is_halved(self.n_branches, self.folds)
 
     def first_sample(self, replica: int) -> int:
         return sum(self.counts[:replica])

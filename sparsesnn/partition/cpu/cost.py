@@ -40,7 +40,7 @@ from types import MappingProxyType
 from sparsesnn.layers import LI
 from sparsesnn.layers.declaration import n_learnt
 from sparsesnn.partition.cpu.sorting import chunk_of, n_chunks, sorts_for_all
-from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES, LEAF_GROUPS, n_blocks, tile_width
+from sparsesnn.partition.cpu.tiles import n_blocks, tile_width
 from sparsesnn.partition.lengths import NEAR_PER_SPIKE, Lengths, expected_lengths
 from sparsesnn.partition.plan import ConnectionPlan, Plan
 from sparsesnn.partition.prediction import Prediction, Superstep
@@ -332,9 +332,9 @@ def _superstep(
 def _replicas(plan: Plan, before: Iterable[Superstep]) -> list[Superstep]:
     """The sum of weight gradients over the replicas of a plan.
 
-    Each replica adds up some rows, and the total goes back to all: along a tree where each has one branch of it
-    (`sparsesnn/engines/ranks/halving.py`), else from each to each. While a layer's sum travels the layers before it run
-    backwards, so only the longer of the two is waited for. All rows are counted; those whose source was silent stay behind.
+    Each replica adds up some rows, which all others send to it, and sends the total back to them. While a layer's sum travels
+    the layers before it run backwards, so only the longer of the two is waited for. All rows are counted; those whose source
+    was silent stay behind.
     """
     n = plan.replicas
     if n == 1 or not plan.trains:
@@ -346,28 +346,18 @@ def _replicas(plan: Plan, before: Iterable[Superstep]) -> list[Superstep]:
         for s in before
         for phase in ("state gradient", "sort", "list gradient", "weight gradient")
     ) / plan.target.clock_hz  # fmt: skip
-    tree = is_tree(-(-plan.n_samples // GROUP_SAMPLES) * n, n)
-    hops = math.ceil(math.log2(n)) if tree else n - 1
-    moving, latency = n_bytes * 2 / links.bytes_per_s, 2 * hops * n_connections * links.latency_s
+    moving, latency = n_bytes * 2 / links.bytes_per_s, 2 * (n - 1) * n_connections * links.latency_s
     hidden = min(1.0, backward / (moving + latency))
     largest = max(plan.network.n_weights_of(c) for c in plan.network.connections)
-    last = 4 * largest / plan.target.devices * (2 if tree else n)
+    last = 4 * largest / plan.target.devices * 2
     sent = 2 * n_bytes * (n - 1) / n
     return [
         _superstep(
             plan,
             "replicas",
             bytes_in=(1 - hidden) * 2 * n_bytes + last,
-            rounds=(1 - hidden) * 2 * hops * n_connections,
-            messages=4 * hops * n_connections,  # which rows, and the rows, forth and back
+            rounds=(1 - hidden) * 2 * (n - 1) * n_connections,
+            messages=4 * (n - 1) * n_connections,  # which rows, and the rows, forth and back
             total=plan.target.devices * sent,
         )
     ]
-
-
-def is_tree(n_groups: int, n: int) -> bool:
-    """Whether `n` replicas that share groups of samples evenly have one branch of their sum each (host/src/training/group_tree.h)."""
-    if n == 1:
-        return True
-    half = (n_groups + 1) // 2
-    return n % 2 == 0 and n_groups > LEAF_GROUPS and is_tree(half, n // 2) and is_tree(n_groups - half, n // 2)
