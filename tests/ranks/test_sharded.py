@@ -302,6 +302,34 @@ def test_few_and_many_groups_and_silent_inputs(n_samples, n_hosts, monkeypatch):
     check(network, 4, 1, n_samples=n_samples, silent=10)
 
 
+@pytest.mark.parametrize("n_hosts", [1, 2])
+def test_a_replica_without_samples_sends_no_sums(n_hosts, monkeypatch):
+    """Sums of a batch that one replica has no samples of are not taken for those of the next batch."""
+    on_hosts(monkeypatch, n_hosts)
+    batches = [random_spikes(5, n * GROUP, 30) for n in (1, 2)]
+
+    def learn(model: Model, rank: int, n_ranks: int) -> list[torch.Tensor]:
+        found = []
+        for spikes in batches:
+            first, last = samples_of(rank, n_ranks, spikes.n_samples)
+            n = spikes.n_samples
+            model.learn(spikes[first:last], lambda out, first=first, n=n: loss_of(out, first, n), first_sample=first)
+            model.finish_backward()
+            found += [parameter.grad.clone() for parameter in model.parameters()]
+            model.zero_grad()
+        return found
+
+    network = parse_net("30-40-10")
+    expected = learn(Model(network, seed=1), 0, 1)
+
+    def run(world: Communicator) -> None:
+        found = learn(Model(network, grid=make_grid(world, 2, 1), seed=1), world.rank, 2)
+        for grad, wanted in zip(found, expected, strict=True):
+            assert torch.equal(grad, wanted)
+
+    simulate(2, run)
+
+
 @pytest.mark.parametrize("grid", [(1, 3), (2, 2)])
 def test_layers_that_are_read_twice_and_late(grid):
     network = Network(

@@ -79,7 +79,7 @@ class Reduction:
         """
         branches, place = self._placed(branches)
         this = _Sum(parameter, branches, active.copy(), {self.comm.rank: place})
-        this.steps = self._sum(this, len(branches))
+        this.steps = self._sum(this)
         next(this.steps, None)
         if not self.memory.is_shared:
             for one in self.open:  # what they sent has had the time of a layer to arrive
@@ -146,10 +146,11 @@ class Reduction:
         n = len(this.active)
         return slice(n * replica // self.comm.size, n * (replica + 1) // self.comm.size)
 
-    def _sum(self, this: _Sum, n_own: int) -> Iterator[None]:
-        """Makes the sum of this replica's n_own branches and of those of others, by rows; where it yields messages may travel, so let the
-        replica compute before it goes on."""
+    def _sum(self, this: _Sum) -> Iterator[None]:
+        """Adds up this replica's branches and those of others, by rows; where it yields messages may travel, so let the replica
+        compute before it goes on."""
         assert self.batch is not None
+        n_own = self.batch.n_branches[self.comm.rank]  # none where it has no samples: `branches` is room for the total
         rows = self._rows(this, self.comm.rank)
         forth: list[Sent] = []
         arriving: dict[int, Arriving] = {}
