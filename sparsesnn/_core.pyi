@@ -419,6 +419,9 @@ def empty_bytes(n_bytes: int) -> object:
 def dense_multiply_runs() -> bool:
     """Whether the instruction set in use has a matrix product here."""
 
+def dense_multiply_suits() -> bool:
+    """Whether it runs here and is faster than PyTorch's."""
+
 class PackedMatrix:
     """A matrix b [K, N], float32, in the order in which products read it."""
 

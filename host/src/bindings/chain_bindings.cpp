@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "host/src/cpu/engine.h"
+#include "host/src/ranks/chain_shards.h"
 #include "python_passes.h"
 
 namespace nb = nanobind;

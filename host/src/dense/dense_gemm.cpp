@@ -185,6 +185,14 @@ void put(const float* tile, int tile_width, const Place& place, int rows, int wi
 
 bool dense_gemm_runs() { return chosen_kernels() != nullptr; }
 
+bool dense_gemm_suits() {
+#if defined(__x86_64__)
+  return dense_gemm_runs() && !__builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
 PackedMatrix::PackedMatrix(const float* b, bool transposed, int depth, int width) : depth_(depth), width_(width) {
   const Kernels* kernels = chosen_kernels();
   panel_width_ = kernels ? kernels->width : 1;

@@ -8,7 +8,6 @@
 
 #include "host/src/bindings/python_layer.h"
 #include "host/src/bindings/python_run.h"
-#include "neighbors.h"
 #include "shard_lists.h"
 
 namespace sparsesnn {

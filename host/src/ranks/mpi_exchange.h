@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "host/src/bindings/python_exchange.h"
-#include "neighbors.h"
 #include "travelled.h"
 
 namespace sparsesnn {

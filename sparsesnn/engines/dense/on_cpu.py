@@ -1,8 +1,8 @@
 """What the mode "fused" is made of on a CPU: dynamics in C++ and matrix products.
 
-The products (`host/src/dense/dense_gemm.cpp`) are our own in float32 where the instruction set has one, else PyTorch's. Ours
-read spikes as the bytes they are kept in, add to what is there, and take their weights packed once for many products.
-Measured beside PyTorch's, see docs/baselines.md.
+The products are our own (`host/src/dense/dense_gemm.cpp`) in float32 on AMD's processors, otherwise PyTorch's. Ours read
+spikes as the bytes they are kept in, add to the output, and pack their weights once for many products. docs/baselines.md
+compares the two.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def product_dtype(weight: Tensor) -> torch.dtype:
 
 def products_are_ours() -> bool:
     """Whether the mode "fused" multiplies in float32 without PyTorch, so on the engine's threads."""
-    return bool(_core.dense_multiply_runs())
+    return bool(_core.dense_multiply_suits())
 
 
 def ours(x: Tensor) -> bool:
