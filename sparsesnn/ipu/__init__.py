@@ -14,8 +14,7 @@ public programs that use Poplar; it has not been compiled with the SDK, and has 
 | `backends.py` | the machines: emulated, the SDK's model, hardware |
 | `arrays.py` | how arrays lie in the program's streams |
 | `report.py` | what the emulated machine counted |
-| `bench.py` | `sparsesnn bench ipu-model` |
-| `selftest.py` | `python -m sparsesnn.ipu.selftest`: does the program compute the right numbers here? |
+| `selftest.py` | `python -m sparsesnn.ipu.selftest`: does the program compute the right numbers here? Its cases: `sparsesnn/selftest.py` |
 """
 
 from sparsesnn.ipu.backends import CHECKS

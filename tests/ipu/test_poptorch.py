@@ -495,6 +495,7 @@ def test_what_python_38_reads_has_its_syntax() -> None:
                 "network",
                 "options",
                 "parameters",
+                "selftest",
                 "surrogate",
             )
         ),
