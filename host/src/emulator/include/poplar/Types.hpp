@@ -54,6 +54,10 @@ class StringRef {
   std::string text_;
 };
 
+struct SourceLocation {  // for PopART's headers, which name it; unused here
+  static SourceLocation Current() { return {}; }
+};
+
 class DebugNameAndId {
  public:
   DebugNameAndId(std::string name = "") : name_(std::move(name)) {}
