@@ -13,12 +13,12 @@ from sparsesnn.errors import ConfigError
 from sparsesnn.layers import LI
 from sparsesnn.network import Network
 from sparsesnn.poptorch import library
-from sparsesnn.poptorch.attributes import attributes, capacity
+from sparsesnn.poptorch.description import capacity, describe
 from sparsesnn.poptorch.spikes import HEAD, Spikes, fixed_lists, places
 from sparsesnn.poptorch.tile_map import TileMap, from_plan, spread
 
 Tensors = List[Tensor]  # noqa: UP006
-#: the library that has the ops; PopART finds them by domain, name and version
+#: the library that has the op; PopART finds it by domain, name and version
 DOMAIN, VERSION = "sparsesnn", 1
 
 
@@ -32,7 +32,6 @@ def on_ipu() -> bool:
 
 
 def run_op(
-    name: str,
     network: Network,
     source: Spikes,
     weights: Sequence[Tensor],
@@ -43,7 +42,7 @@ def run_op(
     tiles: int,
     plan: Any = None,
 ) -> tuple[Tensor, dict[str, Spikes]]:
-    """One call of `sparsesnn::Layer` or `sparsesnn::Stack`.
+    """One call of `sparsesnn::Stack`.
 
     Returns: the output (values [T, B, K], or potentials [T, B, N]) and the lists of each spiking population; those of
     the last carry the gradient, the others none.
@@ -56,7 +55,7 @@ def run_op(
         tile_map = spread(network, n_samples, tiles, input_gradient)
     else:
         tile_map = from_plan(plan, n_samples, n_steps)
-    told = attributes(
+    description = describe(
         network,
         source.capacity,
         tile_map,
@@ -67,7 +66,10 @@ def run_op(
     )
     inputs = [source.lists, *([] if source.values is None else [source.values]), *weights, *biases]
     outputs = poptorch.custom_op(
-        inputs, name, DOMAIN, VERSION, _examples(network, tile_map, n_steps, n_samples, saves), attributes=told
+        inputs,
+        *("Stack", DOMAIN, VERSION),
+        _examples(network, tile_map, n_steps, n_samples, saves),
+        attributes={"description": description},
     )
     spikes = {}
     at = 1

@@ -12,8 +12,8 @@ from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.layers import LI, Input
 from sparsesnn.network import Connection, Network
 from sparsesnn.parameters import Incoming, PopulationModule, incoming, incoming_of, uniform
-from sparsesnn.poptorch.attributes import check
 from sparsesnn.poptorch.backends import on_ipu, run_engine, run_op
+from sparsesnn.poptorch.description import check
 from sparsesnn.poptorch.spikes import Spikes, from_data
 from sparsesnn.rotation import population_seed
 
@@ -24,7 +24,7 @@ TILES = 1472
 class Layer(PopulationModule):
     """One population with its incoming weights: `hidden = Layer(LIF(1000), n_pre=784)`, `spikes = hidden(spikes)`.
 
-    On an IPU the op `sparsesnn::Layer`: all T steps and the gradient by hand; on a CPU the event-sparse engine.
+    On an IPU the op `sparsesnn::Stack`, a stack of one: all T steps and the gradient by hand; on a CPU the event-sparse engine.
 
     Args:
         population: of a model that the op has, with weights and biases to train only.
@@ -76,7 +76,6 @@ class Layer(PopulationModule):
         if not on_ipu():
             return run_engine(self, [spikes])
         out, found = run_op(
-            "Layer",
             self.network,
             spikes,
             list(self.weights),
@@ -139,7 +138,6 @@ class Model(nn.Module):
         parts = {name: self._part(name) for name in self.layers}
         biases = [p.bias for p in parts.values() if p.bias is not None]
         out, found = run_op(
-            "Stack",
             self.network,
             source,
             [getattr(parts[c.post], c.name) for c in self.network.connections],

@@ -22,7 +22,7 @@ MAX_DIRECT_SHARDS = 16
 
 @dataclass(frozen=True)
 class TileMap:
-    """The attributes of the same names: rows that host/src/popart/description.h explains."""
+    """Records of the op's description without their names; host/src/popart/description.h explains them."""
 
     shards: Rows
     collectors: Rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import sparsesnn as ss
 from sparsesnn import poptorch as spt
-from sparsesnn.poptorch.attributes import attributes, capacity
+from sparsesnn.poptorch.description import capacity, describe
 from sparsesnn.poptorch.tile_map import connections, spread
 
 pytestmark = pytest.mark.usefixtures("fake_sdk")
@@ -210,17 +211,16 @@ def test_many_tiles_reduce_in_two_stages() -> None:
 NETWORK = ss.Network.chain(ss.Input(6), ss.LIF(5, bias=True), ss.LI(3))
 
 
-def described(network: ss.Network = NETWORK, n_samples: int = 2, **changes: Any) -> dict[str, Any]:
-    found = attributes(
+def described(network: ss.Network = NETWORK, n_samples: int = 2, tiles: int = 8, saves: bool = True) -> str:
+    return describe(
         network,
         4,
-        spread(network, n_samples, 8, False),
-        seeds=[0] * (len(network.populations) - 1),
-        saves=True,
+        spread(network, n_samples, tiles, False),
+        seeds=[2**64 - 1] * (len(network.populations) - 1),
+        saves=saves,
         input_gradient=False,
-        codelets="ipu.gp",
+        codelets="a folder/ipu.gp",
     )
-    return {**found, **changes}
 
 
 def inputs(network: ss.Network = NETWORK, n_samples: int = 2) -> list[torch.Tensor]:
@@ -232,53 +232,97 @@ def inputs(network: ss.Network = NETWORK, n_samples: int = 2) -> list[torch.Tens
     return [lists, *weights, *biases]
 
 
-def make(told: dict[str, Any], given: list[torch.Tensor], n_outputs: int = 4, name: str = "Stack") -> Any:
+def make(description: str, given: list[torch.Tensor], n_outputs: int = 4, name: str = "Stack") -> Any:
     import fake_popart
 
     machine()
-    return fake_popart.Op("sparsesnn", name, 1, told, given, n_outputs, True)
+    return fake_popart.Op("sparsesnn", name, 1, {"description": description}, given, n_outputs, True)
 
 
 def test_the_fixture_of_refusals_is_accepted() -> None:
     make(described(), inputs())
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"n": [5]}, r"attribute 'capacity' has 2 entries; give 1"),
-        ({"models": "li"}, r"attribute 'models' has 1 entries; give 2"),
-        ({"n": [5, 0]}, r"attribute 'n' holds 0; allowed: 1 to 65536"),
-        ({"models": "lif.subtract of"}, r"there is no neuron model 'of'; there are lif.subtract, "),
-        ({"models": "li li"}, r"a readout, 'li', is only the last population"),
-        ({"capacity": [6, 0]}, r"attribute 'capacity' holds 6; allowed: 1 to 5"),
-        ({"surrogate": [7, 0]}, r"attribute 'surrogate' holds 7; allowed: 0 to 6"),
-        ({"detach_reset": [2, 1]}, r"attribute 'detach_reset' holds 2; allowed: 0 to 1"),
-        ({"constants": [1.0]}, r"attribute 'constants' has 1 entries; give 2"),
-        ({"constants": [1.0, math.inf]}, r"attribute 'constants' holds inf"),
-        ({"parameters": [0.5] * 17}, r"attribute 'parameters' has 17 entries; give 18"),
-        ({"parameters": [math.nan] * 18}, r"attribute 'parameters' holds nan"),
-        ({"parameters": [math.inf] * 18}, r"attribute 'parameters' holds inf"),
-        ({"slope": [0.0, 1.0]}, r"attribute 'slope' holds 0.0"),
-        ({"connections": [0, 1]}, r"attribute 'connections' has 2 entries; give rows of 3"),
-        ({"connections": [0, 1, 0, 0, 1, 0]}, r"nothing reaches population 2"),
-        ({"connections": [0, 1, -1, 1, 2, 0]}, r"attribute 'connections' holds -1"),
-        ({"shards": [1, 0, 0, 5, 2, 9, 0, 3]}, r"population2: shards: tile 9; there are 8"),
-        ({"shards": [1, 0, 0, 4, 2, 1, 0, 3]}, r"population1: shards cover 4 of 5"),
-        ({"collectors": [0, 0, 0, 2, 1, 1, 0, 2]}, r"population2: collectors cover 0 of 2"),
-        ({"reducers": [7, 0, 0, 1, 0, 2]}, r"attribute 'reducers' holds 7"),
-        ({"input_capacity": 7}, r"attribute 'input_capacity' holds 7; allowed: 1 to 6"),
-        ({"saves": 2}, r"attribute 'saves' holds 2; allowed: 0 to 1"),
-        ({"saves": 0}, r"attribute 'saves' is 0, so there is no gradient"),
-        ({"n_input": 6.0}, r"attribute n_input is of another type"),
-        ({"gamma": 1.0}, r"does not define attribute gamma"),
-    ],
-)
-def test_attributes_are_checked(changes: dict[str, Any], message: str) -> None:
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(hidden=st.lists(population, min_size=1, max_size=3), readout=st.booleans(), tiles=st.sampled_from([1, 8, 64]))
+def test_the_op_reads_what_was_written(hidden: Any, readout: bool, tiles: int) -> None:
     import fake_popart
 
+    last = [ss.LI(40, beta=(0.1, 0.7) * 20, bias=True)] if readout else []
+    text = described(ss.Network.chain(ss.Input(6), *hidden, *last, delay=1), tiles=tiles)
+
+    def records(of: str) -> list[list[Any]]:
+        """Words as numbers where they are, floats in single precision; in an order that does not depend on the writer."""
+        found = [line.split() for line in of.splitlines()]
+        return sorted([[_number(word) for word in line] for line in found], key=str)
+
+    assert records(fake_popart.library().fake_popart_read(text.encode()).decode()) == records(text)
+
+
+def _number(word: str) -> Any:
+    try:
+        return int(word) if word.isdigit() else float(np.float32(word))
+    except ValueError:
+        return word
+
+
+@pytest.mark.parametrize(
+    ("line", "changed", "message"),
+    [
+        ("pass 1 0", "pass 2 0", r"line 1, pass: saves is 2; allowed: 0 to 1"),
+        ("pass 1 0", "pass 1", r"line 1, pass: ends before input_gradient"),
+        ("pass 1 0", "pass 1 0 7", r"pass: has '7' after its last number"),
+        ("pass 1 0", "pass 0 0", r"saves is 0, so there is no gradient"),
+        ("pass 1 0", "passes 1 0", r"line 1: record 'passes' is unknown or out of order"),
+        ("input 6 4", "input 6 7", r"input: capacity is 7; allowed: 1 to 6"),
+        ("input 6 4", "input 6.0 4", r"input: n is 6.0; allowed: 1 to 65536"),
+        ("input 6 4", "", r"line 3: is empty"),
+        ("population lif.subtract 5 5", "population lif.subtract 0 5", r"population: n is 0; allowed: 1 to 65536"),
+        (
+            "population lif.subtract 5 5",
+            "population of 5 5",
+            r"there is no neuron model 'of'; there are lif.subtract, ",
+        ),
+        ("population lif.subtract 5 5", "population lif.subtract 5 6", r"capacity is 6; allowed: 1 to 5"),
+        ("population li ", "population li 3 0 0 0 1 1 0 0 1 0 0 0\npopulation li ", r"a readout is only the last pop"),
+        (" 0 10.0 1", " 7 10.0 1", r"surrogate is 7; allowed: 0 to 6"),
+        (" 0 10.0 1", " 0 0.0 1", r"slope is 0.0; allowed: "),
+        (" 0 10.0 1", " 0 10.0 2", r"detach_reset is 2; allowed: 0 to 1"),
+        (" 0 10.0 1", " 0 10.0 -1", r"detach_reset is -1; allowed: 0 to 1"),
+        (" 0.9 0.9", " nan 0.9", r"parameter is nan"),
+        (" 0.9 0.9", " inf 0.9", r"parameter is inf"),
+        (" 0.9 0.9", " 1e39 0.9", r"parameter is 1e39"),
+        (" 0.9 0.9", " 0.9", r"population: ends before parameter"),
+        ("connection 0 1 0", "connection 0 1", r"connection: ends before delay"),
+        ("connection 1 2 0", "connection 0 1 0", r"nothing reaches population 2"),
+        ("connection 0 1 0", "connection 0 1 -1", r"delay is -1; allowed: 0 to 65535"),
+        ("connection 0 1 0", "connection 0 3 0", r"post is 3; allowed: 1 to 2"),
+        ("shard 2 3 0", "shard 2 9 0", r"population2: shards: tile 9; there are 8"),
+        ("shard 1 0 0 2", "shard 1 0 0 1", r"population1: shards leave a gap or overlap at 1"),
+        ("collector 2 ", "collector 0 ", r"input: collectors"),
+        ("pass 1 0", "reducer 0 0 0 1 0 2", r"record 'reducer' is unknown or out of order"),
+        ("collector 0", "reducer 7 0 0 1 0 2\ncollector 0", r"reducer: connection is 7; allowed: 0 to 1"),
+    ],
+)
+def test_descriptions_are_checked(line: str, changed: str, message: str) -> None:
+    import fake_popart
+
+    assert line in described()
     with pytest.raises(fake_popart.PopartError, match=message):
-        make(described(**changes), inputs(), 3 if changes.get("saves") == 0 else 4)
+        make(described().replace(line, changed), inputs(), 3 if message.startswith("saves is 0") else 4)
+
+
+def test_the_op_has_one_attribute_a_text() -> None:
+    import fake_popart
+
+    machine()
+    for attributes, message in (
+        ({"description": 3}, r"attribute description is of another type"),
+        ({"description": described(), "gamma": 1.0}, r"does not define attribute gamma"),
+        ({"description": ""}, r"description: has no population"),
+    ):
+        with pytest.raises(fake_popart.PopartError, match=message):
+            fake_popart.Op("sparsesnn", "Stack", 1, attributes, inputs(), 4, True)
 
 
 def test_shapes_types_and_names_are_checked() -> None:
@@ -289,10 +333,8 @@ def test_shapes_types_and_names_are_checked() -> None:
         make(described(), [*inputs()[:2], torch.ones(5, 4), inputs()[3]])
     with pytest.raises(fake_popart.PopartError, match=r"lists is FLOAT \[3, 2, 6\]; it must be INT32 \[3, 2, 6\]"):
         make(described(), [inputs()[0].float(), *inputs()[1:]])
-    with pytest.raises(fake_popart.PopartError, match=r"attributes describe 4 inputs; connect lists, values, weights"):
+    with pytest.raises(fake_popart.PopartError, match=r"the description has 4 inputs; connect lists, values, weights"):
         make(described(), inputs()[:-1])
-    with pytest.raises(fake_popart.PopartError, match=r"a Layer has one population; attribute 'n' names 2; use Stack"):
-        make(described(), inputs(), name="Layer")
     with pytest.raises(fake_popart.PopartError, match=r"no op sparsesnn::Heap:1 is registered"):
         make(described(), inputs(), name="Heap")
 
@@ -315,9 +357,12 @@ def test_inference_saves_nothing() -> None:
     import fake_popart
 
     machine()
-    told = described(network, saves=0)
-    lean = fake_popart.Op("sparsesnn", "Stack", 1, told, inputs(network), 5, False)
-    full = fake_popart.Op("sparsesnn", "Stack", 1, {**told, "saves": 1}, inputs(network), 7, False)
+    lean, full = (
+        fake_popart.Op(
+            "sparsesnn", "Stack", 1, {"description": described(network, saves=saves)}, inputs(network), n, False
+        )
+        for saves, n in ((False, 5), (True, 7))
+    )
     for a, b in zip(lean.forward(inputs(network)), full.forward(inputs(network)), strict=False):
         assert torch.equal(a, b)
     assert [capacity(p) for p in network.populations.values()] == [6, 5, 4]

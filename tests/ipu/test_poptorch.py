@@ -454,13 +454,12 @@ import sys
 import sparsesnn as ss
 import sparsesnn.poptorch as spt
 import sparsesnn.poptorch.build
-from sparsesnn.poptorch.attributes import attributes
+from sparsesnn.poptorch.description import describe
 from sparsesnn.poptorch.tile_map import spread
 from sparsesnn.poptorch.backends import run_engine
 network = ss.Network.chain(ss.Input(9), ss.LIF(40, recurrent=True, grad_threshold=-float("inf")), ss.LI(3))
-told = attributes(network, 4, spread(network, 5, 64, True), seeds=[0, 0], saves=True, input_gradient=True, codelets="x")
-assert len(told["parameters"]) == 3 * 40 + 3
-assert all(value != [] for value in told.values())
+told = describe(network, 4, spread(network, 5, 64, True), seeds=[0, 0], saves=True, input_gradient=True, codelets="x")
+assert told.startswith("pass 1 1\\ncodelets x\\ninput 9 4\\npopulation lif.subtract 40 40 0 ")
 for broken in (lambda: ss.Model, lambda: run_engine(None, [])):
     try:
         broken()

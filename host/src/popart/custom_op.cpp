@@ -1,7 +1,6 @@
-// PopART ops: one event-sparse layer, or a whole stack of them, over a whole sequence, with hand-written gradients.
-//
-//   sparsesnn::Layer   one population                sparsesnn::LayerGrad
-//   sparsesnn::Stack   populations in a row, or any network with one input and no loop but recurrent=True
+// PopART op sparsesnn::Stack: event-sparse layers over a whole sequence, with hand-written gradients (StackGrad). One
+// population, several in a row, or any network with one input and no loop but recurrent=True; its one attribute
+// describes it (description.h).
 //
 // inputs   lists INT32 [T, B, 2 + K]; values FLOAT [T, B, K], if the input has a gradient; of each connection a weight
 //          FLOAT [M, N]; of each population that has one a bias FLOAT [N]
@@ -46,8 +45,8 @@ using popart::Op;
 using popart::OutIndex;
 using popart::TensorInfo;
 
-const popart::OperatorIdentifier layer_id{"sparsesnn", "Layer", 1}, stack_id{"sparsesnn", "Stack", 1},
-    layer_grad_id{"sparsesnn", "LayerGrad", 1}, stack_grad_id{"sparsesnn", "StackGrad", 1};
+const popart::OperatorIdentifier stack_id{"sparsesnn", "Stack", 1}, stack_grad_id{"sparsesnn", "StackGrad", 1};
+constexpr const char* attribute = "description";
 
 // Our errors as PopART's, which PopTorch shows to Python.
 template <class F>
@@ -146,22 +145,14 @@ class DescribedOp : public Op {
   bool requiresRandomSeed() const final { return false; }
   void appendAttributes(popart::OpSerialiserBase& os) const final {
     Op::appendAttributes(os);
-    append_description(os);
+    os.appendAttribute(attribute, description.text);
   }
   void appendOutlineAttributes(popart::OpSerialiserBase& os) const final {
     Op::appendOutlineAttributes(os);
-    append_description(os);
+    os.appendAttribute(attribute, description.text);
   }
 
   const Description description;
-
- private:
-  void append_description(popart::OpSerialiserBase& os) const {
-    for (const auto& [name, field] : number_attributes) os.appendAttribute(name, description.*field);
-    for (const auto& [name, field] : int_attributes) os.appendAttribute(name, description.*field);
-    for (const auto& [name, field] : float_attributes) os.appendAttribute(name, description.*field);
-    for (const auto& [name, field] : text_attributes) os.appendAttribute(name, description.*field);
-  }
 };
 
 class StackOp;
@@ -189,7 +180,7 @@ class StackOp : public DescribedOp {
   void setup() final;
   std::vector<std::unique_ptr<Op>> getGradOps() final {
     if (!description.saves)
-      throw popart::error("sparsesnn op: attribute 'saves' is 0, so there is no gradient; give 1 to train");
+      throw popart::error("sparsesnn op: description: saves is 0, so there is no gradient; give 1 to train");
     std::vector<std::unique_ptr<Op>> ops;
     ops.push_back(std::make_unique<StackGradOp>(*this));
     return ops;
@@ -212,13 +203,13 @@ void StackOp::setup() {
   const std::vector<TensorInfo> outputs = output_infos(d, lists);
   const std::int64_t t = lists[0], b = lists[1];
   if (!hasInput(at.n_in() - 1) || hasInput(at.n_in()))
-    throw popart::error("{}", "sparsesnn op: attributes describe " + std::to_string(at.n_in()) +
+    throw popart::error("{}", "sparsesnn op: the description has " + std::to_string(at.n_in()) +
                                   " inputs; connect lists, values, weights and biases in this order");
-  expect("lists", Indices::lists_in, DataType::INT32, {t, b, 2 + d.input_capacity});
-  if (d.input_gradient) expect("values", Indices::values_in, DataType::FLOAT, {t, b, d.input_capacity});
+  expect("lists", Indices::lists_in, DataType::INT32, {t, b, 2 + d.slots(0)});
+  if (d.input_gradient) expect("values", Indices::values_in, DataType::FLOAT, {t, b, d.slots(0)});
   for (std::size_t k = 0; k < d.n_connections(); ++k)
     expect("weight " + std::to_string(k), at.weight_in(k), DataType::FLOAT,
-           {d.neurons(d.pre(k)), d.neurons(d.post(k))});
+           {d.neurons(d.network.connections[k].pre), d.neurons(d.network.connections[k].post)});
   for (std::size_t p = 1; p < d.n_populations(); ++p)
     if (d.has_bias(p))
       expect("bias of population " + std::to_string(p), at.bias_in(p), DataType::FLOAT, {d.neurons(p)});
@@ -226,8 +217,7 @@ void StackOp::setup() {
 }
 
 StackGradOp::StackGradOp(const StackOp& forward)
-    : DescribedOp(forward.opid.type == "Layer" ? layer_grad_id : stack_grad_id, forward.description,
-                  forward.getSettings()) {
+    : DescribedOp(stack_grad_id, forward.description, forward.getSettings()) {
   const Description& d = description;
   const Indices at(d);
   inputs_ = {{Indices::d_out_in, Indices::out, GradOpInType::GradOut},
@@ -263,7 +253,7 @@ void add_codelets(poplar::Graph& graph, const Description& d) {
 class StackOpx : public popart::popx::Opx {
  public:
   StackOpx(Op* op, popart::popx::Devicex* devicex) : Opx(op, devicex) {
-    verifyOp<StackOp>(op, {layer_id, stack_id});
+    verifyOp<StackOp>(op, {stack_id});
     add_codelets(graph(), getOp<StackOp>().description);
   }
 
@@ -293,7 +283,7 @@ class StackOpx : public popart::popx::Opx {
       if (d.has_bias(p)) in.biases[p] = getInTensor(at.bias_in(p));
     const ipu::ProgramSpec spec = spec_for(d, inShape(Indices::lists_in), graph());
     const ipu::ForwardOutputs out =
-        as_popart([&] { return ipu::add_forward_pass(graph(), spec, in, d.saves != 0, program); });
+        as_popart([&] { return ipu::add_forward_pass(graph(), spec, in, d.saves, program); });
     setOutTensor(Indices::out, out.out);
     for (std::size_t p = 1; p < d.n_populations(); ++p) {
       if (!d.spikes(p)) continue;
@@ -309,7 +299,7 @@ class StackOpx : public popart::popx::Opx {
     const Description& d = getOp<StackOp>().description;
     const Indices at(d);
     for (std::size_t k = 0; k < d.n_connections(); ++k)
-      if (index == at.weight_in(k)) return d.post(k);
+      if (index == at.weight_in(k)) return d.network.connections[k].post;
     for (std::size_t p = 1; p < d.n_populations(); ++p)
       if (d.has_bias(p) && index == at.bias_in(p)) return p;
     return 0;
@@ -319,7 +309,7 @@ class StackOpx : public popart::popx::Opx {
 class StackGradOpx : public popart::popx::Opx {
  public:
   StackGradOpx(Op* op, popart::popx::Devicex* devicex) : Opx(op, devicex) {
-    verifyOp<StackGradOp>(op, {layer_grad_id, stack_grad_id});
+    verifyOp<StackGradOp>(op, {stack_grad_id});
     add_codelets(graph(), getOp<StackGradOp>().description);
   }
 
@@ -338,7 +328,7 @@ class StackGradOpx : public popart::popx::Opx {
     }
     const ipu::ProgramSpec spec = spec_for(d, inShape(Indices::lists_again_in), graph());
     const ipu::BackwardOutputs out =
-        as_popart([&] { return ipu::add_backward_pass(graph(), spec, in, d.input_gradient != 0, program); });
+        as_popart([&] { return ipu::add_backward_pass(graph(), spec, in, d.input_gradient, program); });
     if (d.input_gradient) setOutTensor(at.gradient_out(Indices::values_in), out.d_values);
     for (std::size_t k = 0; k < d.n_connections(); ++k)
       setOutTensor(at.gradient_out(at.weight_in(k)), out.d_weights[k]);
@@ -350,34 +340,16 @@ class StackGradOpx : public popart::popx::Opx {
 // ---- registration --------------------------------------------------------------------------------------------------
 
 Description describe(const popart::Attributes& given) {
-  using popart::Attributes;
-  Description d;
-  for (const auto& [name, field] : number_attributes) d.*field = given.getAttribute<Attributes::Int>(name);
-  for (const auto& [name, field] : int_attributes)
-    d.*field = name == std::string("reducers") ? given.getAttribute<Attributes::Ints>(name, {})
-                                               : given.getAttribute<Attributes::Ints>(name);
-  for (const auto& [name, field] : float_attributes) d.*field = given.getAttribute<Attributes::Floats>(name);
-  for (const auto& [name, field] : text_attributes) d.*field = given.getAttribute<Attributes::String>(name);
-  as_popart([&] { d.check(); });
-  return d;
+  return as_popart([&] { return Description(given.getAttribute<popart::Attributes::String>(attribute)); });
 }
 
 std::unique_ptr<Op> make_op(const popart::OpCreatorInfo& info) {
-  Description d = describe(info.attributes);
-  as_popart([&] {
-    if (info.opid.type == "Layer" && d.n.size() != 1)
-      throw std::invalid_argument("sparsesnn op: a Layer has one population; attribute 'n' names " +
-                                  std::to_string(d.n.size()) + "; use Stack");
-  });
-  return std::make_unique<StackOp>(info.opid, std::move(d), info.settings);
+  return std::make_unique<StackOp>(info.opid, describe(info.attributes), info.settings);
 }
 
 popart::OpDefinition define() {
   popart::OpDefinition::Attributes attributes;
-  for (const auto& [name, field] : number_attributes) attributes.emplace(name, "*");
-  for (const auto& [name, field] : int_attributes) attributes.emplace(name, "*");
-  for (const auto& [name, field] : float_attributes) attributes.emplace(name, "*");
-  for (const auto& [name, field] : text_attributes) attributes.emplace(name, "*");
+  attributes.emplace(attribute, "*");
   return {popart::OpDefinition::Inputs(
               {{"lists", {popart::DataType::INT32}}, {"values, weights, biases", {popart::DataType::FLOAT}}}),
           popart::OpDefinition::Outputs(
@@ -394,12 +366,11 @@ void infer_shapes(popart::ShapeInferenceContext& context) {
     context.outInfo(k) = outputs[static_cast<std::size_t>(k)];
 }
 
-const popart::OpCreator<StackOp> creator(popart::OpDefinitions({{layer_id, define()}, {stack_id, define()}}),
+const popart::OpCreator<StackOp> creator(popart::OpDefinitions({{stack_id, define()}}),
                                          popart::OpManager::OpFactoryFunc(make_op), true);
-const popart::popx::OpxCreator<StackOpx> opx_creator(std::vector<popart::OperatorIdentifier>{layer_id, stack_id});
-const popart::popx::OpxCreator<StackGradOpx> grad_opx_creator(std::vector<popart::OperatorIdentifier>{layer_grad_id,
-                                                                                                      stack_grad_id});
-const popart::RegisterShapeInferenceFunction layer_shapes(layer_id, infer_shapes), stack_shapes(stack_id, infer_shapes);
+const popart::popx::OpxCreator<StackOpx> opx_creator(std::vector<popart::OperatorIdentifier>{stack_id});
+const popart::popx::OpxCreator<StackGradOpx> grad_opx_creator(std::vector<popart::OperatorIdentifier>{stack_grad_id});
+const popart::RegisterShapeInferenceFunction shapes(stack_id, infer_shapes);
 
 }  // namespace
 }  // namespace sparsesnn::popart_op

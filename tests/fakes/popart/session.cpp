@@ -5,6 +5,7 @@
 // are not on the loss's path, attributes that are not serialised, inputs that are overwritten. A C interface, for
 // ctypes.
 #include <cstring>
+#include <iomanip>
 #include <memory>
 #include <popart/op.hpp>
 #include <popart/opmanager.hpp>
@@ -18,6 +19,7 @@
 
 #include "host/src/emulator/machine.h"
 #include "host/src/machine/thread_pool.h"
+#include "host/src/popart/description.h"
 
 namespace {
 
@@ -319,11 +321,44 @@ auto guarded(F&& f) -> decltype(f()) {
   }
 }
 
+// What the op read of a description, in the form that description.h gives.
+std::string written(const sparsesnn::popart_op::Description& d) {
+  std::ostringstream s;
+  s << std::setprecision(9) << "pass " << d.saves << " " << d.input_gradient << "\ncodelets " << d.codelets;
+  std::ostringstream places;
+  for (std::size_t k = 0; k < d.network.populations.size(); ++k) {
+    const auto& p = d.network.populations[k];
+    if (p.is_input()) {
+      s << "\ninput " << p.n << " " << p.capacity;
+    } else {
+      s << "\npopulation " << p.model->name << " " << p.n << " " << p.capacity << " " << p.seed << " " << p.surrogate
+        << " " << p.slope << " " << p.detach_reset << " " << p.fixed << " " << p.bias;
+      for (const float x : p.constants) s << " " << x;
+      for (const float x : p.parameters) s << " " << x;
+    }
+    for (const auto& x : p.shards) places << "\nshard " << k << " " << x.tile << " " << x.first << " " << x.n;
+    for (const auto& x : p.collectors) places << "\ncollector " << k << " " << x.tile << " " << x.first << " " << x.n;
+  }
+  for (std::size_t k = 0; k < d.network.connections.size(); ++k) {
+    const auto& c = d.network.connections[k];
+    s << "\nconnection " << c.pre << " " << c.post << " " << c.delay;
+    for (const auto& x : c.reducers)
+      places << "\nreducer " << k << " " << x.tile << " " << x.first_shard << " " << x.n_shards << " " << x.first_sample
+             << " " << x.n_samples;
+  }
+  return s.str() + places.str();
+}
+
 }  // namespace
 
 extern "C" {
 
 const char* fake_popart_error() { return last_error().c_str(); }
+const char* fake_popart_read(const char* description) {
+  static std::string text;
+  text = written(sparsesnn::popart_op::Description(description));
+  return text.c_str();
+}
 void fake_popart_threads(int n) { sparsesnn::set_num_threads(n); }
 
 popart::Attributes* fake_popart_attributes() { return new popart::Attributes; }

@@ -84,6 +84,7 @@ def library() -> ctypes.CDLL:
     pointer, text, whole = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
     for name, result, arguments in (
         ("error", text, []),
+        ("read", text, [text]),
         ("threads", None, [whole]),
         ("attributes", pointer, []),
         ("put_int", None, [pointer, text, ctypes.c_int64]),

@@ -1,12 +1,9 @@
-"""What a custom op is told: a network and a tile map as the plain lists that PopART's attributes can be.
-
-The names are those of host/src/popart/description.h, which checks them again on its side.
-"""
+"""The description that a custom op reads: a network and a tile map as one text, which is an attribute of PopART's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Dict  # noqa: UP035
+from typing import Any, List  # noqa: UP035
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import LI, Input
@@ -15,8 +12,6 @@ from sparsesnn.network import Network
 from sparsesnn.poptorch.tile_map import TileMap, connections
 from sparsesnn.surrogate import KINDS
 from sparsesnn.synapses.dense import check_dense
-
-Attributes = Dict[str, Any]  # noqa: UP006
 
 
 def check(network: Network) -> None:
@@ -42,7 +37,7 @@ def capacity(population: Any) -> int:
     return int(getattr(population, "capacity", None) or population.n)
 
 
-def attributes(
+def describe(
     network: Network,
     input_capacity: int,
     tile_map: TileMap,
@@ -51,8 +46,8 @@ def attributes(
     saves: bool,
     input_gradient: bool,
     codelets: str,
-) -> Attributes:
-    """The attributes of `sparsesnn::Layer` and `sparsesnn::Stack`.
+) -> str:
+    """The attribute `description` of `sparsesnn::Stack`: records, one a line. host/src/popart/description.h explains and reads them.
 
     Args:
         input_capacity: K of the input's lists.
@@ -61,32 +56,27 @@ def attributes(
         input_gradient: whether the input's lists have a gradient.
         codelets: path of the file that popc made.
     """
+    first = network.populations[network.inputs[0]]
     populations = [p for p in network.populations.values() if not isinstance(p, Input)]
-    surrogates = [getattr(p, "surrogate", None) for p in populations]
-    found: Attributes = {
-        "n_input": network.populations[network.inputs[0]].n,
-        "input_capacity": input_capacity,
-        "n": [p.n for p in populations],
-        "models": " ".join(p.kernel for p in populations),
-        "capacity": [capacity(p) for p in populations],
-        "detach_reset": [int(getattr(p, "detach_reset", True)) for p in populations],
-        "surrogate": [KINDS.index(s.kind) if s else 0 for s in surrogates],
-        "slope": [float(s.slope) if s else 1.0 for s in surrogates],
-        "fixed": [int(getattr(p, "activity", "natural") == "fixed") for p in populations],
-        "bias": [int(p.bias) for p in populations],
-        "seed": [seed - (seed >> 63 << 64) for seed in seeds],  # the same bits, with a sign
-        "constants": [float(x) for p in populations for x in p.constants],
-        "parameters": [x for p in populations for name in _rows(p) for x in _per_neuron(p, name)],
-        "connections": [x for row in connections(network) for x in row],
-        "shards": [x for row in tile_map.shards for x in row],
-        "collectors": [x for row in tile_map.collectors for x in row],
-        "saves": int(saves),
-        "input_gradient": int(input_gradient),
-        "codelets": codelets,
-    }
-    if tile_map.reducers:  # PopTorch takes no empty lists
-        found["reducers"] = [x for row in tile_map.reducers for x in row]
-    return found
+    records: List[Sequence[Any]] = [  # noqa: UP006
+        ("pass", int(saves), int(input_gradient)),
+        ("codelets", codelets),
+        ("input", first.n, input_capacity),
+        *(("population", *_population(p, seeds[k])) for k, p in enumerate(populations)),
+        *(("connection", *row) for row in connections(network)),
+        *(("shard", *row) for row in tile_map.shards),
+        *(("collector", *row) for row in tile_map.collectors),
+        *(("reducer", *row) for row in tile_map.reducers),
+    ]
+    return "\n".join(" ".join(map(str, record)) for record in records)
+
+
+def _population(p: Any, seed: int) -> list[Any]:
+    surrogate = getattr(p, "surrogate", None)
+    kind, slope = (KINDS.index(surrogate.kind), float(surrogate.slope)) if surrogate else (0, 1.0)
+    flags = (getattr(p, "detach_reset", True), getattr(p, "activity", "natural") == "fixed", p.bias)
+    parameters = [x for name in _rows(p) for x in _per_neuron(p, name)]
+    return [p.kernel, p.n, capacity(p), seed, kind, slope, *map(int, flags), *map(float, p.constants), *parameters]
 
 
 def _rows(population: Any) -> list[str]:
