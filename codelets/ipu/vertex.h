@@ -90,6 +90,23 @@ const Record& record(const Numbers& numbers, unsigned k) {
 // `over_steps` decodes nothing: whoever owns the loss reads the potentials of all steps (host/src/ipu/passes.h).
 enum Decoding : unsigned { over_max, over_mean, over_sum, over_last, over_steps };
 
+// What the host sends with each batch.
+enum Setting : unsigned {
+  setting_lr,
+  setting_weight_decay,
+  setting_momentum,
+  setting_one_minus_beta1,  // from the host's doubles: 1 - 0.999f is off by 5e-5 of itself
+  setting_beta2,
+  setting_one_minus_beta2,
+  setting_eps,
+  setting_correction1,       // 1 - beta1^step
+  setting_correction2_root,  // √(1 - beta2^step)
+  setting_clip,              // highest norm; 0: none
+  setting_scale,             // 1 / samples of the batch
+  setting_samples,           // of the batch; the rest are absent
+  n_settings
+};
+
 // Where a step is among segments of `every` steps: a tile has no divider, and there are few segments.
 struct Place {
   unsigned segment, step;
@@ -128,6 +145,16 @@ struct States {
     return (state - 1 - count_bits(kept & ((1u << state) - 1))) * (1 + n_ends) * row;
   }
 };
+
+// d_current [D + 1, B, w]: ∂L/∂i of the last steps, D the longest delay. The row of step t is t mod (D + 1): a tile has
+// no divider, and there are few rows.
+inline unsigned ring_row(unsigned t, unsigned n_rows) {
+  unsigned row = t;
+  if (n_rows == 1) return 0;
+  if (n_rows == 2) return t & 1;
+  while (row >= n_rows) row -= n_rows;
+  return row;
+}
 
 // Step and turn, which every worker keeps for itself: clock [2, 6]. Forwards t counts from 0; backwards down from T.
 // While steps run again for the backward pass, t counts forwards within a segment, and goes on with the one before it.

@@ -47,7 +47,7 @@ class Optimiser:
         return self.kind in ("adam", "adamw")
 
     def settings(self, step: int, lr: float, n_samples: int) -> np.ndarray:
-        """float32[12], in the order of `Setting` in codelets/ipu/update.cpp; `step` counts from 1."""
+        """float32[12], in the order of `Setting` in codelets/ipu/vertex.h; `step` counts from 1."""
         correction1, correction2 = 1 - self.beta1**step, 1 - self.beta2**step
         betas = (1 - self.beta1, self.beta2, 1 - self.beta2)
         values = (lr, self.weight_decay, self.momentum, *betas, self.eps)

@@ -38,7 +38,7 @@ using poplar::program::Sequence;
 // What is built: whole training steps, or one pass as part of somebody else's graph (passes.h).
 enum class Part { whole, forward, backward };
 
-// `over_steps` in codelets/ipu/gradient.cpp: each step's potential has a gradient of its own.
+// `over_steps` in codelets/ipu/vertex.h: each step's potential has a gradient of its own.
 constexpr unsigned decodes_nothing = 4;
 
 class Builder {
