@@ -1,4 +1,4 @@
-// Once a batch, between forward and backward steps: loss, and the activity regulariser.
+// Once a batch, between forward and backward steps: loss, and the regularizer of activity.
 #include "vertex.h"
 
 namespace sparsesnn::ipu {
