@@ -17,6 +17,7 @@ from sparsesnn.datasets.augment import Augment
 from sparsesnn.datasets.binning import Binned, bin_events
 from sparsesnn.datasets.classes import count_classes, numbered, one_label_each, warn_of_other_texts
 from sparsesnn.datasets.sensor import Sensor
+from sparsesnn.datasets.tonic_sets import read_tonic
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.event_times import Clock
 from sparsesnn.ids import MAX_UINT16_NEURONS
@@ -252,10 +253,10 @@ class EventSet:
             DataError: events beyond the sensor, or of another form; labels that are neither whole numbers nor texts, or texts that
                 `classes` lacks.
         """
-        from sparsesnn.datasets.tonic_sets import from_tonic
-
         window: dict[str, Any] = {"n_steps": n_steps, "dt_us": dt_us, "pool": pool, "duplicates": duplicates}
-        return from_tonic(dataset, **window, start=start, sensor_size=sensor_size, classes=classes, stacklevel=4)
+        return cls.from_binned(
+            **read_tonic(dataset, **window, start=start, sensor_size=sensor_size, classes=classes, stacklevel=4)
+        )
 
     # ---- looked at ---------------------------------------------------------------------------------------------
 

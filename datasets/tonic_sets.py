@@ -9,7 +9,6 @@ import numpy as np
 
 from sparsesnn.datasets.binning import Binned, bin_events, check_window, pooled
 from sparsesnn.datasets.classes import count_classes, names_of, numbered, warn_of_other_texts
-from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import DataError
 from sparsesnn.event_times import Clock
@@ -20,7 +19,7 @@ from sparsesnn.typed import padding_advice
 _BLOCK = 256
 
 
-def from_tonic(
+def read_tonic(
     dataset: Any,
     *,
     n_steps: int,
@@ -31,8 +30,8 @@ def from_tonic(
     sensor_size: Sequence[int] | None = None,
     classes: Sequence[Any] | None = None,
     stacklevel: int = 2,
-) -> EventSet:
-    """See `EventSet.from_tonic`; `stacklevel`: of warnings."""
+) -> dict[str, Any]:
+    """The arguments of `EventSet.from_binned`; see `EventSet.from_tonic`. `stacklevel`: of warnings."""
     name, clock = type(dataset).__name__, Clock(start)
     given = plain(getattr(dataset, "sensor_size", None) if sensor_size is None else sensor_size)
     size = [whole(x) or 0 for x in given] if isinstance(given, (list, tuple)) else []
@@ -74,20 +73,16 @@ def from_tonic(
     )
     n_classes = count_classes(numbers, names, f"from_tonic: {name}")
     sensor = Sensor(side_x, side_y, n_polarities)
-    return EventSet.from_binned(
-        binned,
-        numbers,
-        n_classes,
-        description={
-            "name": name,
-            "dt_us": dt_us,
-            "pool": pool,
-            **({} if binned.values is None else {"duplicates": duplicates}),
-            **({} if start == "zero" else {"start": start}),
-            "classes": names,
-            **({"sensor": sensor.entry()} if height > 1 else {}),
-        },
-    )
+    description = {
+        "name": name,
+        "dt_us": dt_us,
+        "pool": pool,
+        **({} if binned.values is None else {"duplicates": duplicates}),
+        **({} if start == "zero" else {"start": start}),
+        "classes": names,
+        **({"sensor": sensor.entry()} if height > 1 else {}),
+    }
+    return {"binned": binned, "labels": numbers, "n_classes": n_classes, "description": description}
 
 
 def _own_classes(dataset: Any) -> list[str]:

@@ -32,6 +32,16 @@ def paths_of(section: str) -> list[str]:
     return [path for cell in cells for path in re.findall(r"`([^`]+)`", cell)]
 
 
+def test_files_to_open_hold_what_the_table_says() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = re.search(r"^## Which file to open\n(.*?)(?=^## )", text, re.M | re.S)
+    assert table
+    rows = re.findall(r"^\| [^|]* \| `([^`]+)` \| `([^`]+)` \|$", table[1], re.M)
+    assert len(rows) == table[1].count("\n| ") - 1 >= 20  # all but the heading
+    for path, name in rows:
+        assert name in (ROOT / path).read_text(encoding="utf-8"), f"{path}: {name}"
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A copy of the sources, links as links, with the compiled engine."""

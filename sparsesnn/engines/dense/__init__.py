@@ -10,7 +10,7 @@ All three compute what `sparsesnn.reference` specifies, up to the order of sums 
 if that can run, else `hoist`, which serves autocast, bfloat16, CUDA without Triton, recurrent delays and recurrent maps.
 
     engine.py     training steps; replicas.py: over ranks of torchrun
-    layer.py      what a call is given and gives back; checks; the choice of the mode
+    layer.py      reads and checks a call, chooses the mode; call.py: what a mode reads
     neuron.py     one step of a population with autograd; surrogate derivatives
     unrolled.py   step and hoist: one loop
     fused.py      fused

@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from sparsesnn.engines.dense import first_step, loops, on_cpu
+from sparsesnn.engines.dense.call import Call, Result, arriving
 from sparsesnn.engines.dense.dynamics import Dynamics, Numbers
-from sparsesnn.engines.dense.layer import Call, Result, arriving
 from sparsesnn.engines.dense.pieces import Made, in_pieces
 from sparsesnn.engines.dense.spikes import DenseSpikes, no_memory
 from sparsesnn.errors import DescriptionError

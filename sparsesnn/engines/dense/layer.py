@@ -1,128 +1,30 @@
-"""One call of a population: what it is given, what it gives back, and which mode computes it."""
+"""Runs a population: reads the call, checks it, and chooses the mode that computes it."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sparsesnn.bounds import bounded
+from sparsesnn.engines.dense import fused, unrolled
+from sparsesnn.engines.dense.call import Axonal, Call, Loop, Source
 from sparsesnn.engines.dense.neuron import Neuron
 from sparsesnn.engines.dense.spikes import DenseSpikes
 from sparsesnn.errors import DescriptionError, MissingDependencyError, ShapeError
 from sparsesnn.layers import Population
 from sparsesnn.output import LayerOutput, LayerState, last_steps
 from sparsesnn.parameters import Incoming
-from sparsesnn.synapses import Synapses
 from sparsesnn.wording import count
 
 if TYPE_CHECKING:
     from sparsesnn.engines.module import Layer
 
 MODES = ("auto", "step", "hoist", "fused")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A sending population: spikes [T', B, M], a weight as its synapses want it; row t - shift arrives at step t."""
-
-    spikes: Tensor | DenseSpikes  # DenseSpikes: for the mode "fused" alone
-    weight: Tensor
-    shift: int
-    synapses: Synapses
-
-
-class Axonal(NamedTuple):
-    """Delays of single senders.
-
-    Args:
-        groups: the different whole delays, each with the ids of its senders.
-        order: [N], where each sender stands in all groups behind one another.
-        fraction: [N], parts of a step where delays lie between two; None: they are whole.
-    """
-
-    groups: tuple[tuple[int, Tensor], ...]
-    order: Tensor
-    fraction: Tensor | None
-
-    @staticmethod
-    def of(delays: Tensor, *, between: bool) -> Axonal:
-        steps = delays.detach().floor()
-        groups = tuple((int(d), torch.nonzero(steps == d)[:, 0]) for d in steps.unique())
-        return Axonal(groups, torch.cat([ids for _, ids in groups]).argsort(), delays - steps if between else None)
-
-    def arriving(self, own: Sequence[Tensor], delay: int) -> Tensor:
-        """[B, N], from the spikes of all steps before this one."""
-        parts = [
-            torch.cat([own[-(delay + d + part)][:, ids] for d, ids in self.groups], 1)[:, self.order]
-            for part in range(1 if self.fraction is None else 2)
-        ]
-        return parts[0] if self.fraction is None else (1 - self.fraction) * parts[0] + self.fraction * parts[1]
-
-
-class Loop(NamedTuple):
-    """A recurrent connection: a weight as its synapses want it, and the steps that its spikes travel."""
-
-    weight: Tensor
-    delay: int
-    synapses: Synapses
-    axonal: Axonal | None = None
-
-    def arriving(self, own: Sequence[Tensor]) -> Tensor:
-        """[B, N], what it brings, from the spikes of all steps before this one."""
-        return self.axonal.arriving(own, self.delay) if self.axonal else own[-self.delay]
-
-
-def arriving(spikes: Tensor, shift: int, start: int, stop: int) -> tuple[Tensor, int]:
-    """Rows of `spikes` that arrive in steps `start` to `stop` - 1; how many of the first steps nothing arrives in."""
-    silent = min(max(0, shift - start), stop - start)
-    return spikes[max(0, start - shift) : max(0, stop - shift)], silent
-
-
-@dataclass(frozen=True)
-class Call:
-    """Everything one call of a population reads.
-
-    Args:
-        neuron: the update of one step.
-        sources: in the order in which their currents are summed.
-        loops: recurrent connections, in the order in which their currents are summed.
-        bias: [N] or None.
-        n_steps, n_samples, n: T, B, N.
-        state: [B, N] each, in the model's order, before the first step.
-        own: [B, N] each, the spikes of the last steps, as many as the longest delay of a loop; with axonal delays one more.
-        fresh: nothing came before: a sequence begins.
-    """
-
-    neuron: Neuron
-    sources: tuple[Source, ...]
-    loops: tuple[Loop, ...]
-    bias: Tensor | None
-    n_steps: int
-    n_samples: int
-    n: int
-    state: tuple[Tensor, ...]
-    own: tuple[Tensor, ...]
-    fresh: bool
-
-    @property
-    def recurrent_weight(self) -> Tensor | None:
-        """Of a single loop of delay 1, which the mode "fused" computes."""
-        return self.loops[0].weight if self.loops else None
-
-    @property
-    def v(self) -> Tensor:
-        """The first of the states."""
-        return self.state[0]
-
-
-#: spikes [T, B, N] (LI: potentials), and the states after the last step
-Result = tuple[Tensor, tuple[Tensor, ...]]
 
 
 def run_layer(
@@ -143,8 +45,6 @@ def run_layer(
     Errors: `DescriptionError` if a capacity is set, or the mode does not run on these weights; `ShapeError` for sources
     or states that do not fit.
     """
-    from sparsesnn.engines.dense import fused, unrolled
-
     population = layer.population
     if isinstance(population, Population) and population.capacity is not None:
         raise DescriptionError(

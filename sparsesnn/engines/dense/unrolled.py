@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparsesnn.engines.dense.layer import Call, Loop, Result, arriving
+from sparsesnn.engines.dense.call import Call, Loop, Result, arriving
 from sparsesnn.engines.dense.spikes import DenseSpikes
 
 
