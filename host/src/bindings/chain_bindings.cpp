@@ -48,7 +48,6 @@ std::shared_ptr<PyRun> forward_link(const PyChain& chain, std::size_t k, const s
   for (std::size_t j = 0; j < layer.sources.size(); ++j) {
     const PyRun* const from = link.reads[j] ? before[link.reads[j] - 1].get() : nullptr;
     layer.sources[j].lists = from ? from->lists() : input;
-    layer.sources[j].places = from ? from->order().places.data() : nullptr;
     layer.sources[j].sorted = from ? from->order().sorted : nullptr;
   }
   layer.spec.seed = nb::cast<std::uint64_t>(told[0]);

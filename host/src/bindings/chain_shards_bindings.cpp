@@ -21,11 +21,6 @@ Array<float> columns(const float* rows, std::size_t n_rows, std::size_t n, std::
   return out;
 }
 
-// Of `size` numbers, n a row.
-void append_rows(std::vector<const float*>& rows, const float* numbers, std::size_t size, std::size_t n) {
-  for (std::size_t row = 0; n && row < size / n; ++row) rows.push_back(numbers + row * n);
-}
-
 Lists lists_of(const PyRun& run) { return run.lists()->view(run.shape()[2] > 65536); }
 
 }  // namespace
@@ -91,7 +86,7 @@ MergedLists ChainShards::whole_lists(std::size_t k, const PyLayer& layer, const 
       messages[r] = {messages[r].data + end, messages[r].size - end};
     }
   }
-  return merge_messages(messages, n_lists, limited, first, layer.spec.save && !sorts);
+  return merge_messages(messages, n_lists, limited, first);
 }
 
 Array<float> ChainShards::whole_potentials(std::size_t k, const PyLayer& layer,
@@ -132,8 +127,6 @@ std::shared_ptr<PyRun> ChainShards::whole(std::size_t k, const PyLayer& layer, s
   PyLayer all = layer;
   all.spec.n = static_cast<int>(first_[k].back());
   auto found = std::make_shared<PyRun>(nb::none(), all, std::move(made), watched);
-  order.edges = order.sorted ? order.sorted->edges() : std::move(lists.edges);
-  order.places = std::move(lists.places);
   found->consists_of(std::move(own), std::move(order));
   return found;
 }
@@ -155,23 +148,53 @@ Array<float> ChainShards::own_part(std::size_t k, const PyRun& whole, const Outp
   return columns(d_out.data, n_rows, first.back(), first[rank_], first[rank_ + 1]);
 }
 
+nb::list ChainShards::parts_for_owners(std::size_t k, const PyRun& whole, Array<float>& values) const {
+  const std::shared_ptr<SortedLists>& sorted = whole.order().sorted;
+  const std::size_t n_all = sorted ? sorted->size() : whole.n_slots(), n_rows = n_all ? values.size() / n_all : 0;
+  nb::list parts;
+  if (sorted) {
+    const nb::object all = to_numpy(values, {n_rows, n_all});
+    for (std::size_t r = 0; r + 1 < first_[k].size(); ++r)
+      parts.append(all[nb::make_tuple(
+          nb::ellipsis(), nb::slice(nb::cast(sorted->edges()[r]), nb::cast(sorted->edges()[r + 1]), nb::none()))]);
+    return parts;
+  }
+  std::vector<Array<float>> split;
+  {
+    const nb::gil_scoped_release release;
+    split = split_values(lists_of(whole), static_cast<std::int64_t>(whole.n_lists()), values.data(),
+                         static_cast<int>(n_rows), first_[k]);
+  }
+  for (Array<float>& part : split) parts.append(to_numpy(part, {n_rows, n_rows ? part.size() / n_rows : 0}));
+  return parts;
+}
+
 std::vector<Array<float>> ChainShards::to_owners(std::size_t k, const std::vector<std::size_t>& sources,
                                                  const std::vector<std::shared_ptr<PyRun>>& runs,
                                                  std::vector<Array<float>>& d_value) const {
-  const std::vector<int>& folds = folds_[k];
-  std::vector<std::vector<std::size_t>> edges;
-  for (const std::size_t source : sources) {
-    edges.push_back(runs[source]->order().edges);
-    if (edges.back().empty())  // this rank has all of them
-      for (std::size_t r = 0; r < first_[k].size(); ++r)
-        edges.back().push_back(r > rank_ ? runs[source]->n_slots() : 0);
+  nb::list given;
+  std::vector<std::size_t> n_own;
+  for (std::size_t j = 0; j < sources.size(); ++j) {
+    PyRun& whole = *runs[sources[j]];
+    const std::shared_ptr<OwnEvents>& events = whole.order().own;
+    n_own.push_back(events ? events->size() : whole.own_run() ? whole.own_run()->n_slots() : 0);
+    given.append(d_value.empty() ? nb::none() : nb::object(parts_for_owners(sources[j], whole, d_value[j])));
   }
+  const nb::list got = nb::cast<nb::list>(python_.attr("to_owners")(k, given, n_own));
   std::vector<In<float>> held;
-  const Rows rows = rows_of(k, edges, d_value, held);
+  std::vector<std::vector<const float*>> rows(sources.size());
+  for (std::size_t j = 0; j < sources.size(); ++j)
+    for (nb::handle block : nb::cast<nb::list>(got[j])) {
+      held.push_back(nb::cast<In<float>>(block));
+      const In<float>& sums = held.back();
+      for (std::size_t row = 0; n_own[j] && row < sums.size() / n_own[j]; ++row)
+        rows[j].push_back(sums.data() + row * n_own[j]);
+    }
   std::vector<Array<float>> found;
   const nb::gil_scoped_release release;
   for (std::size_t j = 0; j < sources.size(); ++j) {
-    const std::size_t n = edges[j][rank_ + 1] - edges[j][rank_];
+    const std::vector<int>& folds = folds_[k];
+    const std::size_t n = n_own[j];
     if (n && rows[j].size() != folds.size())
       throw InputError("ShapeError", "ChainShards: got " + std::to_string(rows[j].size()) +
                                          " sums of blocks of tiles; " + std::to_string(folds.size()) + " add up");
@@ -182,27 +205,6 @@ std::vector<Array<float>> ChainShards::to_owners(std::size_t k, const std::vecto
       sum = events->to_slots(sum.data(), whole.own_run()->n_slots());
   }
   return found;
-}
-
-ChainShards::Rows ChainShards::rows_of(std::size_t k, const Edges& edges, std::vector<Array<float>>& d_value,
-                                       std::vector<In<float>>& held) const {
-  nb::list given;
-  for (std::size_t j = 0; j < edges.size(); ++j) {
-    const std::size_t n_all = edges[j].back();
-    if (d_value.empty())
-      given.append(nb::none());
-    else
-      given.append(to_numpy(d_value[j], {n_all ? d_value[j].size() / n_all : 0, n_all}));
-  }
-  const nb::list got = nb::cast<nb::list>(python_.attr("to_owners")(k, given, nb::cast(edges)));
-  Rows rows(edges.size());
-  for (std::size_t j = 0; j < edges.size(); ++j) {
-    for (nb::handle block : nb::cast<nb::list>(got[j])) {
-      held.push_back(nb::cast<In<float>>(block));
-      append_rows(rows[j], held.back().data(), held.back().size(), edges[j][rank_ + 1] - edges[j][rank_]);
-    }
-  }
-  return rows;
 }
 
 }  // namespace sparsesnn

@@ -31,8 +31,7 @@ struct PySource {
   std::optional<In<unsigned char>> packed;
   std::shared_ptr<SparseRowsOf> rows;   // of sparse synapses, else null
   std::shared_ptr<Windows> windows;     // of a convolution, else null
-  std::shared_ptr<SortedLists> sorted;  // as of SourceInput, these two
-  const std::uint32_t* places = nullptr;
+  std::shared_ptr<SortedLists> sorted;  // as of SourceInput
 };
 
 struct PyLoop {
@@ -139,7 +138,6 @@ struct PyLayer {
       source.delay = from.delay;
       source.lists = checked_lists(*from.lists, from.n_pre, n_samples, &source.n_list_steps, "input");
       if (!n_samples) source.n_list_steps = n_steps;  // no samples: nothing will be read
-      source.places = from.places;
       source.sorted = from.sorted.get();
       check_shape(from.weight, shape_of(from), "weight");
       source.weight = from.weight.data();

@@ -39,11 +39,8 @@ struct OwnLists {
   nb::object ids_given;
 };
 
-// In which order gradients of the list values of a population over several ranks travel: one rank's after the other's,
-// of which rank r has edges[r]..edges[r + 1] - 1; nothing is set of a population that one rank has.
+// The lists of a population over several ranks, sorted for its readers, if its ranks do that.
 struct ValueOrder {
-  std::vector<std::size_t> edges;
-  Array<std::uint32_t> places;  // as of MergedLists, where the lists are not sorted
   std::shared_ptr<SortedLists> sorted;
   std::shared_ptr<OwnEvents> own;  // this rank's part of `sorted`, if it has one
 };

@@ -178,8 +178,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
     if (wanted.value[k] && sorted && !dense)
       out_.d_value[k] = Array<float>(from.sorted->size() * n_value_blocks());
     else if (wanted.value[k])  // windows add to it
-      out_.d_value[k] = value_grads(from, from.windows ? 0 : n_steps_, n_samples_, n_value_blocks(),
-                                    from.windows || dense ? nullptr : from.places);
+      out_.d_value[k] = value_grads(from, from.windows ? 0 : n_steps_, n_samples_, n_value_blocks());
     add_sender({from.lists, from.n_pre, from.delay, wanted.value[k] && !dense}, from.rows, dense ? nullptr : weight,
                out_.d_weight[k].data(), from.windows);
     if (dense) senders_.back().dense_weight = weight;
@@ -281,8 +280,8 @@ LayerGradients Backward::run() {
   }
   unpack_windows();
   for (std::size_t k = 0; k < input_.sources.size(); ++k)
-    if (!senders_[k].weight || (input_.sources[k].sorted && !senders_[k].sorted))  // in the order of the lists so far
-      place_value_grads(input_.sources[k], n_samples_, out_.d_value[k]);
+    if (!senders_[k].weight || !senders_[k].sorted)  // in the order of the lists so far
+      sort_value_grads(input_.sources[k], n_samples_, out_.d_value[k]);
   if (wanted_.bias) out_.d_bias = sum_padded_groups(d_bias_, row_, n_, separate_);
   out_.d_delays = delay_grads_.sums(spec_, n_samples_, separate_);
   if (spiking_ && spec_.n_learnt()) parameter_grads(spec_, input_, saved_, d_slots_.data(), n_slots_, separate_, out_);
@@ -411,7 +410,7 @@ void Backward::run_leaf(int c0, int c1, const Leaf& leaf) {
                      std::copy_n(sum, n, sums[j] + first);
                  });
       sums.resize(n_value_blocks());
-      if (!sorted) put_in_lists(heard, {sums.begin(), sums.end()}, input_.sources[k].places, d_value, n_values);
+      if (!sorted) put_in_lists(heard, {sums.begin(), sums.end()}, d_value, n_values);
     }
   }
 }
@@ -469,7 +468,8 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
   if (!by_row && !goes_by_list(spec, input, wanted)) return Backward(spec, input, saved, d_out, wanted).run();
   LayerGradients out = by_row ? window_backward(spec, input, saved, d_out.data, wanted)
                               : readout_backward(spec, input, saved, d_out, wanted);
-  place_value_grads(input, out.d_value);
+  for (std::size_t k = 0; k < out.d_value.size(); ++k)
+    sort_value_grads(input.sources[k], input.n_samples, out.d_value[k]);
   return out;
 }
 

@@ -66,8 +66,7 @@ struct SourceInput {
   const SparseRows* rows = nullptr;  // of sparse synapses: `weight` has one number each, receiver by receiver
   const Windows* windows = nullptr;  // of a convolution: `weight` is that of its windows (windows.h)
   const void* packed = nullptr;      // the same for the forward pass (packing.h), where that has been done; else null
-  const std::uint32_t* places = nullptr;  // where the gradient of each list value goes; null: where the value is
-  const SortedLists* sorted = nullptr;    // these lists, sorted: gradients of their values go into that order
+  const SortedLists* sorted = nullptr;  // these lists, sorted: gradients of their values go into that order
 };
 
 // A recurrent connection as the caller has it.
@@ -152,7 +151,7 @@ struct Wanted {
 
 struct LayerGradients {
   // Per source: [M, N], of sparse synapses a number each; [slots], of a shard with an exchange [K, slots], sums of its
-  // blocks of tiles (tile_sums.h); in the order of the source's places or sorted lists, where it has some.
+  // blocks of tiles (tile_sums.h); in the order of the source's sorted lists, where it has some.
   std::vector<Array<float>> d_weight, d_value;
   std::vector<Array<float>> d_loops;       // per loop, as of a source
   std::vector<Array<float>> d_delays;      // per loop, of axonal delays, [N]

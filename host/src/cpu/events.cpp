@@ -173,19 +173,17 @@ Listed sort_ids_by_tile(const Id* ids, const LayerSpec& spec, const LayerSaved& 
 
 }  // namespace
 
-Array<float> value_grads(const SourceInput& from, int n_steps, int n_samples, std::size_t n_blocks,
-                         const std::uint32_t* places) {
+Array<float> value_grads(const SourceInput& from, int n_steps, int n_samples, std::size_t n_blocks) {
   const std::int64_t arrive = std::int64_t{std::clamp(n_steps - from.delay, 0, from.n_list_steps)} * n_samples,
                      n_lists = std::int64_t{from.n_list_steps} * n_samples;
   const std::int64_t begin = from.lists.offsets[arrive], end = from.lists.offsets[n_lists];
   Array<float> grads(static_cast<std::size_t>(end) * n_blocks);
   for (std::size_t k = 0; k < n_blocks; ++k)
-    for (std::int64_t j = begin; j < end; ++j) grads[k * end + (places ? places[j] : j)] = 0.0f;
+    for (std::int64_t j = begin; j < end; ++j) grads[k * end + j] = 0.0f;
   return grads;
 }
 
-void put_in_lists(const Events& events, const std::vector<const float*>& sums, const std::uint32_t* places,
-                  float* d_value, std::size_t n_values) {
+void put_in_lists(const Events& events, const std::vector<const float*>& sums, float* d_value, std::size_t n_values) {
   const PhaseTimer timer(Phase::sum_shares);
   constexpr std::size_t piece = 64;  // lists
   const std::size_t n_lists = events.lists.size() - 1;
@@ -196,29 +194,15 @@ void put_in_lists(const Events& events, const std::vector<const float*>& sums, c
         const std::uint32_t* order = events.order.data() + list.first;
         const std::size_t n = events.lists[l + 1].first - list.first;
         float* const to = d_value + k * n_values;
-        if (places)
-          for (std::size_t j = 0; j < n; ++j) to[places[list.slot + j]] = sums[k][order[j]];
-        else
-          for (std::size_t j = 0; j < n; ++j) to[list.slot + j] = sums[k][order[j]];
+        for (std::size_t j = 0; j < n; ++j) to[list.slot + j] = sums[k][order[j]];
       }
   });
 }
 
-void place_value_grads(const SourceInput& from, int n_samples, Array<float>& grads) {
+void sort_value_grads(const SourceInput& from, int n_samples, Array<float>& grads) {
   const std::size_t n = from.lists.offsets[std::int64_t{from.n_list_steps} * n_samples];
-  if (!grads.size() || !n) return;
-  if (from.sorted)
+  if (from.sorted && grads.size() && n)
     grads = from.sorted->from_slots(from.lists, static_cast<std::int64_t>(n), grads.data(), grads.size() / n);
-  if (!from.places) return;
-  const PhaseTimer timer(Phase::sum_shares);
-  Array<float> placed(grads.size());
-  for (std::size_t row = 0; row < grads.size(); row += n)
-    for (std::size_t j = 0; j < n; ++j) placed[row + from.places[j]] = grads[row + j];
-  grads = std::move(placed);
-}
-
-void place_value_grads(const LayerInput& input, std::vector<Array<float>>& grads) {
-  for (std::size_t k = 0; k < grads.size(); ++k) place_value_grads(input.sources[k], input.n_samples, grads[k]);
 }
 
 Events sort_by_sender(const SenderInput& from, const Chunk& chunk, int n_samples) {

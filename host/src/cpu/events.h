@@ -34,19 +34,15 @@ struct SenderInput {
 };
 
 // The gradient of the values of a source's lists, [K, values]: 0 for lists that arrive after the last step, the others
-// are yet to be written. `places`: as of SourceInput, or null.
-Array<float> value_grads(const SourceInput& from, int n_steps, int n_samples, std::size_t n_blocks,
-                         const std::uint32_t* places);
+// are yet to be written.
+Array<float> value_grads(const SourceInput& from, int n_steps, int n_samples, std::size_t n_blocks);
 
-// Brings sums from the order of events to that of the lists, [sums][n_values], or to `places`: list by list, since
-// threads that wrote to places all over them would wait for one another's cache lines.
-void put_in_lists(const Events& events, const std::vector<const float*>& sums, const std::uint32_t* places,
-                  float* d_value, std::size_t n_values);
+// Brings sums from the order of events to that of the lists, [sums][n_values], list by list, since threads that wrote
+// to places all over them would wait for one another's cache lines.
+void put_in_lists(const Events& events, const std::vector<const float*>& sums, float* d_value, std::size_t n_values);
 
-// Brings gradients of list values, [K, values] of each source, from where the values are to their places, or into the
-// order of the sorted lists.
-void place_value_grads(const LayerInput& input, std::vector<Array<float>>& grads);
-void place_value_grads(const SourceInput& from, int n_samples, Array<float>& grads);
+// Brings gradients of list values, [K, values], into the order of the source's sorted lists, if it has some.
+void sort_value_grads(const SourceInput& from, int n_samples, Array<float>& grads);
 
 // The listed slots of one chunk, sorted by tile, within a tile in the order of rows backwards.
 struct Listed {

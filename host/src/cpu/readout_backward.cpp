@@ -86,7 +86,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
                          : separate_ ? Array<float>::shared(size)  // for the replicas on this host
                                      : Array<float>(size);
     if (wanted.value[k]) {
-      out_.d_value[k] = value_grads(from, n_steps_, n_samples_, 1, nullptr);
+      out_.d_value[k] = value_grads(from, n_steps_, n_samples_, 1);
       weights_.push_back(padded_rows(from.weight, from.n_pre, spec));
       lists.weight = weights_.back().data();
       lists.d_value = out_.d_value[k].data();

@@ -29,7 +29,7 @@ class ChainShards {
   Array<float> own_part(std::size_t k, const PyRun& whole, const OutputGrads& d_out) const;
 
   // What the tiles of population k have for the list values of its `sources`: d_value, of each source [blocks of this
-  // rank's tiles][entries, rank by rank], which is taken, empty where this rank has no tiles. Returns, of each source,
+  // rank's tiles][entries], which is taken, empty where this rank has no tiles. Returns, of each source,
   // the sums over the tiles of all ranks for this rank's own entries. `runs`: of all populations.
   std::vector<Array<float>> to_owners(std::size_t k, const std::vector<std::size_t>& sources,
                                       const std::vector<std::shared_ptr<PyRun>>& runs,
@@ -46,12 +46,9 @@ class ChainShards {
   std::vector<Message> messages_of(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
                                    Array<unsigned char> message, std::vector<In<unsigned char>>& held) const;
 
-  // The same for `to_owners`: of every source, the sums of all ranks' blocks for this rank's own entries, rank by rank.
-  // edges: of every source, rank r's entries are edges[r]..edges[r + 1] - 1.
-  using Rows = std::vector<std::vector<const float*>>;
-  using Edges = std::vector<std::vector<std::size_t>>;
-  Rows rows_of(std::size_t k, const Edges& edges, std::vector<Array<float>>& d_value,
-               std::vector<In<float>>& held) const;
+  // Of values [K, entries] of the lists of a population, in the order in which a pass gives them, those of each rank's
+  // neurons.
+  nb::list parts_for_owners(std::size_t k, const PyRun& whole, Array<float>& values) const;
 
   nb::object python_;
   std::size_t rank_;

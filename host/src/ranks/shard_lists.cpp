@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <type_traits>
 
@@ -113,17 +112,13 @@ void merge_ids(const std::vector<ShardLists>& shards, const std::vector<std::uin
     spikes.push_back(lists.offsets[i]);
     near.push_back(spikes.back() + lists.n_spikes[i]);
   }
-  std::uint32_t* const places = lists.places.data();
   for (std::size_t r = 0; r < shards.size(); ++r) {
     const ShardLists& shard = shards[r];
     const auto copy = [&, first_id = first[r]](const auto* next) {
-      std::uint32_t place = static_cast<std::uint32_t>(lists.edges[r] + from[r]);
       const auto append = [&](std::int64_t& to, std::int64_t n) {
         fill_run(ids + to, n, [=](std::int64_t k) { return next[k] + first_id; });
-        if (places) fill_run(places + to, n, [=](std::int64_t k) { return place + static_cast<std::uint32_t>(k); });
         next += n;
         to += n;
-        place += static_cast<std::uint32_t>(n);
       };
       for (std::int64_t i = i0; i < i1; ++i) {
         append(spikes[i - i0], shard.n_spikes[i]);
@@ -200,7 +195,7 @@ Array<unsigned char> shard_message(const Lists& lists, std::int64_t n_lists, std
 }
 
 MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_lists, bool limited,
-                           const std::vector<std::uint32_t>& first, bool wants_places) {
+                           const std::vector<std::uint32_t>& first) {
   const PhaseTimer timer(Phase::collect);
   const std::size_t first_owner = std::upper_bound(first.begin(), first.end(), 0u) - first.begin() - 1;
   std::vector<ShardLists> shards;
@@ -209,7 +204,6 @@ MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_
 
   MergedLists out;
   out.wide = is_wide(first.back());
-  out.edges = {0};
   out.offsets = Array<std::int64_t>(n_lists + 1);
   out.n_spikes = Array<std::int32_t>(n_lists);
   const int n_pieces = static_cast<int>((n_lists + lists_piece - 1) / lists_piece);
@@ -236,10 +230,6 @@ MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_
   }
   const std::size_t n_ids = static_cast<std::size_t>(out.offsets[n_lists]);
   out.ids = Array<unsigned char>(n_ids * (out.wide ? 4 : 2));
-  if (wants_places && n_ids > std::numeric_limits<std::uint32_t>::max())
-    throw InputError("SpikeListError", "lists of " + std::to_string(n_ids) + " entries; ranks share at most 2^32 - 1");
-  if (wants_places) out.places = Array<std::uint32_t>(n_ids);
-  for (const ShardLists& shard : shards) out.edges.push_back(out.edges.back() + static_cast<std::size_t>(shard.n_ids));
   parallel_for(n_pieces, [&](int item, int) {
     const std::int64_t i0 = item * lists_piece, i1 = std::min(n_lists, i0 + lists_piece);
     with_ids(out.wide, out.ids.data(),

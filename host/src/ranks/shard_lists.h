@@ -33,18 +33,15 @@ Array<unsigned char> shard_message(const Lists& lists, std::int64_t n_lists, std
                                    const std::int32_t* dropped, const OwnEvents* events);
 
 // The lists of a population from the messages of its shards: spikes in the order of ranks, then near-spikes. Rank r
-// owns neurons first[r]..first[r + 1]-1. Wanted, `places`: where each entry stands among the entries of all ranks, one
-// after the other, of which rank r has edges[r]..edges[r + 1]-1.
+// owns neurons first[r]..first[r + 1]-1.
 struct MergedLists {
   Array<std::int64_t> offsets;
   Array<unsigned char> ids;
   Array<std::int32_t> n_spikes, dropped;
   bool wide = false;
-  Array<std::uint32_t> places;
-  std::vector<std::size_t> edges;  // [R + 1]
 };
 MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_lists, bool limited,
-                           const std::vector<std::uint32_t>& first, bool wants_places = false);
+                           const std::vector<std::uint32_t>& first);
 
 // The entries of one list that belong to one rank; slots of the population's lists.
 struct Runs {

@@ -70,7 +70,7 @@ Array<float> OwnEvents::to_slots(const float* values, std::size_t n_slots) const
   Array<float> slots(n_slots);
   std::fill(slots.data() + size_, slots.data() + n_slots, 0.0f);  // the last steps' lists, which nobody hears
   for (const Events& events : chunks_)
-    put_in_lists(events, {std::exchange(values, values + events.n)}, nullptr, slots.data(), n_slots);
+    put_in_lists(events, {std::exchange(values, values + events.n)}, slots.data(), n_slots);
   return slots;
 }
 

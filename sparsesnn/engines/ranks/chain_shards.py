@@ -5,7 +5,6 @@ The messages, and their order, are those of layers that run one by one (`layer.p
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,14 +77,6 @@ class ChainShards:
         for part in self.parts:
             part.count_traffic()
 
-    def to_owners(self, k: int, d_values: Sequence[Array | None], edges: Sequence[Sequence[int]]) -> list[list[Array]]:
-        """See `lists_to_owners`.
-
-        Args:
-            d_values: of each list, [K, entries], those of rank r in columns edges[r] to edges[r + 1] - 1; None: this rank has none.
-        """
-        parts = [
-            None if d is None else [d[:, a:b] for a, b in itertools.pairwise(of_ranks)]
-            for d, of_ranks in zip(d_values, edges, strict=True)
-        ]
-        return lists_to_owners(self.parts[k], parts, [at[self.rank + 1] - at[self.rank] for at in edges])
+    def to_owners(self, k: int, parts: Sequence[Sequence[Array] | None], n_own: Sequence[int]) -> list[list[Array]]:
+        """See `lists_to_owners`."""
+        return lists_to_owners(self.parts[k], parts, n_own)
