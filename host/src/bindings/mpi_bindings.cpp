@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <climits>
 #include <stdexcept>
 #include <string>
@@ -22,6 +23,19 @@ namespace {
 void check(int code, const char* name) {
   if (code) throw std::runtime_error(std::string(name) + " failed with error " + std::to_string(code));
 }
+
+// Adds the seconds that it lives.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  Stopwatch(const Stopwatch&) = delete;
+  ~Stopwatch() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double& seconds_;
+  const Clock::time_point start_ = Clock::now();
+};
 
 int count_of(std::size_t n_bytes) {
   if (n_bytes > INT_MAX)

@@ -1,12 +1,19 @@
 // An exchange between ranks in which the engine calls MPI itself.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "host/src/bindings/python_exchange.h"
-#include "travelled.h"
 
 namespace sparsesnn {
+
+// What this rank exchanged since the last call of `travelled`.
+struct Travelled {
+  std::size_t sent = 0, received = 0, n_messages = 0;
+  double seconds = 0.0;  // most of them spent waiting
+};
 
 // A handle of MPI: an int in some libraries, a pointer in others. Both travel in one register, of which a callee that
 // takes an int reads the lower half.

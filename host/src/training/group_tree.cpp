@@ -1,11 +1,6 @@
 #include "group_tree.h"
 
 #include <algorithm>
-#include <cstdint>
-
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
 
 #include "host/src/machine/thread_pool.h"
 
@@ -67,23 +62,6 @@ void add_range(const std::vector<const float*>& branches, const std::vector<int>
   }
 }
 
-// Copies to memory past the caches: what lay there may be in the cache of another core, and to take each line from it
-// is slow where the cores share none. On an AMD EPYC (Zen 4), from memory that the other core has just read, 4 MB take
-// 0.4 ms there instead of 1.3, and 0.3 instead of 0.15 elsewhere.
-void copy_past_caches(const float* from, std::size_t n, float* to) {
-  std::size_t k = 0;
-#if defined(__SSE__)
-  constexpr std::size_t line = 16;
-  const std::size_t misplaced = reinterpret_cast<std::uintptr_t>(to) / sizeof(float) % line;
-  k = std::min(n, (line - misplaced) % line);
-  std::copy_n(from, k, to);
-  for (; k + line <= n; k += line)
-    for (std::size_t j = k; j < k + line; j += 4) _mm_stream_ps(to + j, _mm_loadu_ps(from + j));
-  _mm_sfence();  // before others hear that it is there
-#endif
-  std::copy_n(from + k, n - k, to + k);
-}
-
 }  // namespace
 
 std::vector<Branch> find_branches(int n_groups, const std::vector<int>& edges) {
@@ -120,8 +98,7 @@ void add_active_rows(const std::vector<const float*>& branches, const std::vecto
       while (end < to && active[end]) ++end;
       if (end > begin) {
         add_range(branches, folds, begin * length, end * length, total);
-        for (float* copy : copies)
-          copy_past_caches(total + begin * length, (end - begin) * length, copy + begin * length);
+        for (float* copy : copies) std::copy_n(total + begin * length, (end - begin) * length, copy + begin * length);
       }
       begin = end + 1;
     }
