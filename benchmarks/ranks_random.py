@@ -291,12 +291,8 @@ def random_maps(r: random.Random) -> Network:
 
 def told(world: Communicator, made: Any) -> Any:
     """What rank 0 has made, on every rank."""
-    text = np.frombuffer(pickle.dumps(made), np.uint8).copy() if world.rank == 0 else np.empty(0, np.uint8)
-    size = np.array([text.size], np.int64)
-    world.broadcast(size)
-    text = text if world.rank == 0 else np.empty(int(size[0]), np.uint8)
-    world.broadcast(text)
-    return pickle.loads(text.tobytes())
+    own = np.frombuffer(b"" if world.rank else pickle.dumps(made), np.uint8)
+    return pickle.loads(world.all_gather(own)[0].tobytes())
 
 
 def run(world: Communicator, options: argparse.Namespace) -> int:

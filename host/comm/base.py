@@ -130,16 +130,12 @@ class Communicator(ABC):
         raise NotImplementedError(f"take_any: {type(self).__name__} cannot wait for any rank; use MPI")
 
     @abstractmethod
-    def all_to_all(self, parts: Sequence[Array]) -> list[Array]:
-        """Gives `parts[r]` to rank r; returns what the ranks gave to this one. One dtype, any lengths, all [n]."""
+    def all_gather(self, array: Array) -> list[Array]:
+        """The arrays [n] of all ranks; one dtype, any lengths."""
 
     @abstractmethod
     def split(self, colors: Sequence[int]) -> Communicator:
         """The group of the ranks of this one's color, in their order; `colors` [R] are those of all ranks."""
-
-    def all_gather(self, array: Array) -> list[Array]:
-        """The arrays [n] of all ranks; one dtype, any lengths."""
-        return self.all_to_all([array] * self.size)
 
     def gather_parts(self, own: Array, what: str, made_up: Callable[[int], Array]) -> list[Array]:
         """`all_gather` of parts whose lengths differ in a way that all ranks know. The result must not be written to: it may hold `own`
@@ -182,14 +178,6 @@ class Communicator(ABC):
         the group and of MPI_BYTE, the tag of slot 0, and whether waiting yields the core; None where there is no MPI to call.
         """
         return None
-
-    def broadcast(self, array: Array, root: int = 0) -> None:
-        """Overwrites `array` by that of rank `root`, of the same shape and dtype."""
-        if self.rank == root:
-            for request in [self.send(array, r, BROADCAST) for r in range(self.size) if r != root]:
-                request.wait()
-        else:
-            self.receive(array, root, BROADCAST).wait()
 
     def barrier(self) -> None:
         """Returns once all ranks have called it."""
@@ -240,6 +228,6 @@ class Communicator(ABC):
         return [int(n) for n in np.sum(self.all_gather(np.array(counts, np.int64)), axis=0)]
 
 
-#: tags of messages: those of `broadcast` and `scan`; 0 and 1 are the halves of the samples of a recurrent layer; list gradients on
+#: tags of messages: that of `scan`; 0 and 1 are the halves of the samples of a recurrent layer; list gradients on
 #: their way to the owners of the neurons; sums on their way to the replica that adds up their rows, and totals on their way back
-BROADCAST, LIST_GRADIENTS, FORTH, BACK, SCAN = -1, 3, 4, 5, 6
+LIST_GRADIENTS, FORTH, BACK, SCAN = 3, 4, 5, 6

@@ -124,8 +124,8 @@ class DryRun(Communicator):
             self._arrives(source, tag, message.nbytes, sent)
         return source, message
 
-    def all_to_all(self, parts: Sequence[Array]) -> list[Array]:
-        return self._gather(parts[self.rank], "numbers", lambda r: parts[r].copy())
+    def all_gather(self, array: Array) -> list[Array]:
+        return self._gather(array, "numbers", lambda r: array.copy())
 
     def gather_parts(self, own: Array, what: str, made_up: Callable[[int], Array]) -> list[Array]:
         return self._gather(own, what, made_up)
@@ -137,9 +137,6 @@ class DryRun(Communicator):
         with self.clock.stopped():
             if self.others:
                 self.clock.wait("barrier", self.clock.now, 0, self._hops)
-
-    def broadcast(self, array: Array, root: int = 0) -> None:
-        raise NotImplementedError("broadcast: a dry run does not know what other ranks would send")
 
     def scan(self, own: Array) -> tuple[Array, Array]:
         with self.clock.stopped():

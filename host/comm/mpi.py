@@ -158,24 +158,6 @@ class Mpi(Communicator):
         self.traffic.count(received=array.nbytes)
         return status.Get_source(), array
 
-    def all_to_all(self, parts: Sequence[Array]) -> list[Array]:
-        arrays = [np.ascontiguousarray(part) for part in parts]
-        with self.traffic.timed():
-            sizes, theirs = np.array([a.nbytes for a in arrays], np.int64), np.empty(self.size, np.int64)
-            self.wait(self.comm.Ialltoall(sizes, theirs))
-            out = [np.empty(n // arrays[0].itemsize, arrays[0].dtype) for n in theirs]
-            requests = []
-            for r in range(self.size):
-                if r == self.rank:
-                    out[r][:] = arrays[r].reshape(-1)
-                    continue
-                requests.append(self.comm.Irecv([out[r], self.mpi.BYTE], r))
-                requests.append(self.comm.Isend([arrays[r], self.mpi.BYTE], r))
-            for request in requests:
-                self.wait(request)
-        self._count_collective(int(sizes.sum() - sizes[self.rank]), int(theirs.sum() - theirs[self.rank]))
-        return out
-
     def all_gather(self, array: Array) -> list[Array]:
         return self._gather(array.copy())  # the caller's own may change
 
@@ -198,14 +180,6 @@ class Mpi(Communicator):
             self.wait(self.comm.Iallgatherv([own, self.mpi.BYTE], [out, sizes, starts[:-1], self.mpi.BYTE]))
         self._count_collective(own.nbytes * (self.size - 1), int(sizes.sum()) - own.nbytes)
         return [out[starts[r] : starts[r] + sizes[r]].view(own.dtype) for r in range(self.size)]
-
-    def broadcast(self, array: Array, root: int = 0) -> None:
-        with self.traffic.timed():
-            self.wait(self.comm.Ibcast([array, self.mpi.BYTE], root))
-        if self.rank == root:
-            self.traffic.count(sent=array.nbytes * (self.size - 1), n_messages=self.size - 1)
-        else:
-            self.traffic.count(received=array.nbytes)
 
     def barrier(self) -> None:
         with self.traffic.timed():

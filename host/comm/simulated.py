@@ -117,11 +117,11 @@ class Simulated(Communicator):
         self.traffic.count(received=array.nbytes)
         return address[1], array.reshape(-1).view(np.uint8)
 
-    def all_to_all(self, parts: Sequence[Array]) -> list[Array]:
-        for r, part in enumerate(parts):
+    def all_gather(self, array: Array) -> list[Array]:
+        for r in range(self.size):
             if r != self.rank:
-                self.send(part, r, COLLECTIVE)
-        return [np.array(parts[r]) if r == self.rank else self._get(r, COLLECTIVE) for r in range(self.size)]
+                self.send(array, r, COLLECTIVE)
+        return [np.array(array) if r == self.rank else self._get(r, COLLECTIVE) for r in range(self.size)]
 
     def split(self, colors: Sequence[int]) -> Simulated:
         color = colors[self.rank]

@@ -13,11 +13,8 @@ import torch
 import torch.distributed as dist
 
 from sparsesnn.errors import ConfigError
-from sparsesnn.host.comm.base import BROADCAST, Array, Bytes, Communicator, Traffic
+from sparsesnn.host.comm.base import Array, Bytes, Communicator, Traffic
 from sparsesnn.host.comm.watch import open_many_files
-
-#: torch.distributed's tags begin at 0; a message of ours takes two
-_TAG_SHIFT = -BROADCAST
 
 
 def torch_world(local_rank: int | None, ranks_on_host: int | None) -> TorchGroup:
@@ -82,16 +79,6 @@ class TorchGroup(Communicator):
         self.traffic.count(sent=own.nbytes * (self.size - 1), received=received, n_messages=self.size - 1)
         return found
 
-    def all_to_all(self, parts: Sequence[Array]) -> list[Array]:
-        """By gathering everything everywhere: dense training exchanges little but gradients."""
-        lengths = np.array([len(part) for part in parts], np.int64)
-        all_lengths = self.all_gather(lengths)
-        all_parts = self.all_gather(np.concatenate([np.asarray(part).reshape(-1) for part in parts]))
-        ends = [np.cumsum(n) for n in all_lengths]
-        return [
-            x[e[self.rank] - n[self.rank] : e[self.rank]] for x, e, n in zip(all_parts, ends, all_lengths, strict=True)
-        ]
-
     def split(self, colors: Sequence[int]) -> TorchGroup:
         made = None
         for each in sorted(set(colors)):  # every rank makes every group, in the same order
@@ -129,7 +116,8 @@ class _Received:
 
 
 def _tags(tag: int) -> tuple[int, int]:
-    return 2 * (tag + _TAG_SHIFT), 2 * (tag + _TAG_SHIFT) + 1
+    """A message of ours takes two."""
+    return 2 * tag, 2 * tag + 1
 
 
 def _bytes(array: Array) -> torch.Tensor:

@@ -82,8 +82,6 @@ r, other = world.rank, 1 - world.rank
 assert (world.size, world.ranks_on_host) == (2, 2)
 assert world.all_texts("ab" * r) == ["", "ab"]
 assert [list(x) for x in world.all_gather(np.arange(r + 1))] == [[0], [0, 1]]
-got = world.all_to_all([np.full(2 * r, 10 * r), np.full(r + 1, 10 * r + 1)])
-assert [list(x) for x in got] == ([[], [10, 10]] if r == 0 else [[1], [11, 11]])
 request = world.send(np.arange(5.0) + r, other, 3)
 if r == 0:
     assert (world.take(1, 3).view(np.float64) == np.arange(5.0) + 1).all()
@@ -92,9 +90,6 @@ else:
     assert world.receive(into, 0, 3).wait() == 40
     assert (into == np.arange(5.0)).all()
 assert request.wait() == 40
-x = np.full(3, r, np.float32)
-world.broadcast(x, 1)
-assert (x == 1).all()
 assert world.sum_counts([1, r]) == [2, 1]
 assert (world.split([0, 1]).size, world.split([0, 0]).size) == (1, 2)
 assert world.traffic.n_messages > 0
