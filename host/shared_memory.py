@@ -37,8 +37,8 @@ class HostMemory:
     def __init__(self, comm: Communicator) -> None:
         self.rank = comm.rank
         own = _own_file() if comm.ranks_on_host > 1 else ""
-        self._texts = comm.all_texts(own)
-        self._files = {r: opened for r, text in enumerate(self._texts) if (opened := _open(text))}
+        texts = comm.all_texts(own)
+        self._files = {r: opened for r, text in enumerate(texts) if (opened := _open(text))}
         sees = np.stack(comm.all_gather(np.array([r in self._files for r in range(comm.size)])))
         kinds = np.unique(sees, axis=0, return_inverse=True)[1].reshape(-1)
         alike = sees & (kinds[:, None] == kinds)  # [rank, rank]: both see the same ranks, one another among them

@@ -63,7 +63,7 @@ class Reduction:
             counts = [int(part[0]) for part in self.comm.all_gather(np.array([n_samples], np.int64))]
             self.batch = _Batch.of(counts)
         split = n_samples and first_sample % _core.group_samples
-        if self.batch.first_sample(self.comm.rank) != first_sample or split:
+        if sum(self.batch.counts[: self.comm.rank]) != first_sample or split:
             raise ShapeError(
                 f"replica {self.comm.rank}: first_sample is {first_sample}, but the replicas have "
                 f"{self.batch.counts} samples; give the number that come before, whole groups of {_core.group_samples}"
@@ -167,9 +167,9 @@ class Reduction:
             if r == self.comm.rank:
                 parts += list(this.branches[:n, rows])
             elif r in self.memory.ranks:
-                theirs = self._look(this, r)[:, rows]
+                theirs = self.memory.at(r, this.places[r], (max(1, n), *this.total.shape))[:, rows]
                 parts += list(theirs[:n])
-                copies.append(theirs[0])  # nobody else reads or writes these rows there
+                copies.append(theirs[0])  # becomes its total; no one else reads or writes these rows there
             elif n:
                 this.active[rows] |= arriving[r].take()
                 parts += arriving.pop(r).out
@@ -213,12 +213,6 @@ class Reduction:
                 own |= heard[start : start + len(own)].view(np.bool_)
                 start += len(own)
 
-    def _look(self, this: _Sum, replica: int) -> Array:
-        """A replica's branches [K, M, n], one of zeros where it has none; the first becomes its total."""
-        assert self.batch is not None
-        n = max(1, self.batch.n_branches[replica])
-        return self.memory.at(replica, this.places[replica], (n, *this.total.shape))
-
 
 @dataclass(frozen=True)
 class _Batch:
@@ -240,9 +234,6 @@ class _Batch:
         branches = _core.find_branches(edges[-1], edges)
         n_branches = [sum(a <= lo < b for lo, _, _ in branches) for a, b in itertools.pairwise(edges)]
         return cls(counts, n_branches, [folds for _, _, folds in branches])
-
-    def first_sample(self, replica: int) -> int:
-        return sum(self.counts[:replica])
 
 
 @dataclass
