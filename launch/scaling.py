@@ -24,16 +24,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparsesnn.errors import ConfigError, SparseSnnError
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Network
 from sparsesnn.partition.target import Links
 from sparsesnn.wording import count, powers_of_two_near
-
-if TYPE_CHECKING:
-    from sparsesnn.partition.prediction import Prediction
 
 KINDS = ("weak-scaling", "strong-scaling", "batch-size")
 GROWTHS = ("layers", "width", "batch")
@@ -42,6 +39,8 @@ BACKENDS = ("cpu", "ipu", "ipu-model")
 MACHINE = "ipu-mk2"
 #: how a row came about
 MEASURED, EMULATED, DRY_RUN = "measured", "emulated", "dry run"
+#: synaptic events that take as long as an update of a neuron, forward and backward (AMD EPYC with AVX-512): a part of the work of a row
+EVENTS_OF_AN_UPDATE = 20.0
 Row = dict[str, Any]
 
 
@@ -299,7 +298,7 @@ def run_dry(point: Point, settings: Settings, rows: Sequence[Row], launch: Seque
 
 
 def finish(settings: Settings, rows: Sequence[Row]) -> None:
-    """Adds efficiencies and predictions to rows that were measured; both are relative to the first of the same round.
+    """Adds efficiencies, relative to the first row of the same round, to rows that were measured.
 
     efficiency: work a second and rank, over that of the first row. Where every rank has as much to do it is t₁/t_R; of a
         fixed network t₁·R₁/(t_R·R). Work is counted (`work_per_s`), because ranks cannot have exactly as much: the first
@@ -307,38 +306,24 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
         many weights a rank, but fewer neurons.
     apart_efficiency: of weak scaling, what this machine leaves to as many ranks that exchange nothing, each with a network of its own:
         the time of one rank alone over that of all at once. Cores share caches, memory and power.
-    predicted_step_ms, predicted_efficiency: step and efficiency by the plan's cost model with the links that were measured, and
-        the rates of this machine (`rates_of`).
-    predicted_exchange_ms, predicted_sort_ms: of that model; next to exchange_ms, the time in communication of the rank that waits
-        least, waiting_ms, how much more it is on the one that waits most, and sort_ms, of lists by sender.
+    predicted_efficiency: of IPUs, by the plan.
     """
     for k in dict.fromkeys(row["round"] for row in rows):
         of_round = [row for row in rows if row["round"] == k]
         if settings.backend == "cpu":
-            _finish_round(settings, of_round)
+            _finish_round(of_round)
         else:
             from sparsesnn.launch import scaling_ipu
 
             scaling_ipu.finish(of_round)
 
 
-def _finish_round(settings: Settings, rows: Sequence[Row]) -> None:
-    measured = next((row["links"] for row in rows if row["links"] and row["how"] == MEASURED), None)
-    found = []
+def _finish_round(rows: Sequence[Row]) -> None:
+    first = rows[0]
     for row in rows:
-        links = row["links"] if row["how"] == DRY_RUN else measured
-        point = Point(**{k: row[k] for k in _POINT_FIELDS})
-        found.append(predict_step(point, settings.threads, links and Links(**links)))
-    first, rates = rows[0], rates_of(rows[0], found[0])
-    for row, prediction in zip(rows, found, strict=True):
-        parts = {what: 1e3 * seconds * rates[what] for what, seconds in _parts_s(prediction).items()}
         row["efficiency"] = work_per_s(row) / row["ranks"] / (work_per_s(first) / first["ranks"])
         alone, apart = _apart_ms(first), _apart_ms(row)
         row["apart_efficiency"] = None if alone is None or apart is None else alone / apart
-        row["predicted_step_ms"] = sum(parts.values())
-        row["predicted_efficiency"] = row["efficiency"] * row["step_ms"] / row["predicted_step_ms"]
-        row["predicted_sort_ms"] = parts["sort"]
-        row["predicted_exchange_ms"] = parts["exchange"]
 
 
 def medians(rows: Sequence[Row]) -> list[Row]:
@@ -361,67 +346,10 @@ def _apart_ms(row: Row) -> float | None:
     return row["step_ms"] if row["ranks"] == 1 else row.get("apart_step_ms")
 
 
-#: what is measured, and what the plan's model calls the same work; PyTorch's part is what is left of a step
-PARTS = {
-    "forward": (("forward", "collect"), ("deliver", "step", "compact")),
-    "sort": (("sort",), ("sort",)),
-    "backward": (
-        ("step_grad", "deliver_grad", "sum_shares"),
-        ("state gradient", "list gradient", "weight gradient"),
-    ),
-    "weights": (("pack", "norm", "optimiser"), ("optimiser",)),
-    "framework": ((), ("framework",)),
-}
-
-
-def rates_of(row: Mapping[str, Any], prediction: Prediction) -> dict[str, float]:
-    """By part of a step, how much longer it takes here than on the machine of the plan's model: the first row is met exactly.
-
-    Of one rank every part has its own; links are measured as they are. Where the first row has several ranks, whose phases hold
-    waiting, all parts have one.
-    """
-    predicted = _parts_s(prediction)
-    overall = row["step_ms"] / (1e3 * sum(predicted.values()))
-    rates = dict.fromkeys(predicted, overall)
-    measured = row.get("phases_ms")
-    if measured is None or row["ranks"] > 1:
-        return rates
-    took = {what: sum(measured.get(phase, 0.0) for phase in phases) for what, (phases, _) in PARTS.items()}
-    took["framework"] = max(0.0, row["step_ms"] - sum(took.values()))
-    return rates | {"exchange": 1.0} | {what: ms / (1e3 * predicted[what]) for what, ms in took.items()}
-
-
-def _parts_s(prediction: Prediction) -> dict[str, float]:
-    """Seconds of a step: of `PARTS`, of "exchange", and the rest as "other"."""
-    cycles, second = prediction.phases(), prediction.clock_hz / prediction.n_steps
-    found = {what: sum(cycles.get(phase, 0.0) for phase in phases) / second for what, (_, phases) in PARTS.items()}
-    found["exchange"] = prediction.parts_s["exchange"] + prediction.parts_s["latency"]
-    return found | {"other": max(0.0, prediction.batch_s - sum(found.values()))}
-
-
 def work_per_s(row: Row) -> float:
     """Synaptic events a second (`scaling_worker.events_of`), and updates of neurons as the events that take as long."""
-    from sparsesnn.partition.cpu.cost import ASSUMPTIONS as A
-
-    events_of_an_update = (A.step_cycles + A.state_cycles) * A.deliver_per_cycle
     updates_per_s = row["n_neurons"] * row["n_steps"] * row["samples_per_s"]
-    return float(row["events_per_s"] + events_of_an_update * updates_per_s)
-
-
-def predict_step(point: Point, threads: int, links: Links | None) -> Prediction:
-    """A step by the plan's cost model, on cores as `partition.target` describes them."""
-    from sparsesnn.partition.cpu.grids import largest_part
-    from sparsesnn.partition.planner import make_plan
-    from sparsesnn.partition.prediction import predict
-    from sparsesnn.partition.target import parse_target
-
-    target = parse_target(f"mpi:{point.shards}x{threads}")
-    target = target if links is None else replace(target, links=links)
-    plan = make_plan(
-        network_of(point), largest_part(point.batch, point.replicas), point.n_steps, target,
-        activity=point.activity, max_activity=point.max_activity, replicas=point.replicas,
-    )  # fmt: skip
-    return predict(plan)
+    return float(row["events_per_s"] + EVENTS_OF_AN_UPDATE * updates_per_s)
 
 
 def ipu_rows(ipus: Sequence[int], target: str = "ipu-mk2") -> list[Row]:
@@ -442,27 +370,23 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         from sparsesnn.launch import scaling_ipu
 
         return scaling_ipu.table(rows)
-    head = f"{'ranks':>5} {'how':>8} {'layers':>6} {'width':>6} {'batch':>6} {'ms':>9} {'samples/s':>10} {'eff.':>6} {'apart':>6} {'pred.':>6} {'comm':>6} {'kB/step':>9}  activity of every layer, %"
+    head = f"{'ranks':>5} {'how':>8} {'layers':>6} {'width':>6} {'batch':>6} {'ms':>9} {'samples/s':>10} {'eff.':>6} {'apart':>6} {'comm':>6} {'kB/step':>9}  activity of every layer, %"
     lines = [head]
     for row in rows:
         activity = " ".join(f"{100 * a:.2f}" for name, a in row["layer_activity"].items() if name != "input")
         lines.append(
             f"{row['ranks']:>5} {row['how']:>8} {row['n_layers']:>6} {row['width']:>6} {row['batch']:>6} {row['step_ms']:>9.1f} "
-            f"{row['samples_per_s']:>10,.1f} {row['efficiency']:>6.3f} {_ratio(row['apart_efficiency'])} {row['predicted_efficiency']:>6.3f} {100 * row['comm_share']:>5.1f}% "
+            f"{row['samples_per_s']:>10,.1f} {row['efficiency']:>6.3f} {_ratio(row['apart_efficiency'])} {100 * row['comm_share']:>5.1f}% "
             f"{row['bytes_per_time_step'] / 1e3:>9.2f}  {activity}"
         )
-    wanted = ", ".join(dict.fromkeys(f"{100 * row['activity']:g}" for row in rows))
     dry_runs = [row for row in rows if row["how"] == DRY_RUN]
-    found = "found" if dry_runs else "meas."
     lines += [
         "",
-        f"{'':>14} {'step, ms':>17} {'exchange, ms':>17} {'waiting, ms':>12} {'sorting, ms':>17}",
-        f"{'ranks':>5} {'how':>8} {found:>8} {'pred.':>8} {found:>8} {'pred.':>8} {found:>12} {found:>8} {'pred.':>8}",
+        f"{'ranks':>5} {'how':>8} {'step, ms':>9} {'exchange, ms':>13} {'waiting, ms':>12} {'sorting, ms':>12}",
     ]
     for row in rows:
         lines.append(
-            f"{row['ranks']:>5} {row['how']:>8} {row['step_ms']:>8.1f} {row['predicted_step_ms']:>8.1f} {row['exchange_ms']:>8.2f} {row['predicted_exchange_ms']:>8.2f} {row['waiting_ms']:>12.2f} "
-            f"{row['sort_ms']:>8.2f} {row['predicted_sort_ms']:>8.2f}"
+            f"{row['ranks']:>5} {row['how']:>8} {row['step_ms']:>9.1f} {row['exchange_ms']:>13.2f} {row['waiting_ms']:>12.2f} {row['sort_ms']:>12.2f}"
         )
     if dry_runs:
         row = dry_runs[-1]
@@ -477,13 +401,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         )
     if (rounds := max(row.get("rounds", 1) for row in rows)) > 1:
         lines.append(f"medians of {rounds} rounds")
-    lines.append(f"activity that the prediction takes for every layer: {wanted} %")
     last = [row for row in rows if row["how"] == MEASURED][-1]
     if last["links"]:
         gigabytes, microseconds = last["bandwidth_gb_per_s"], last["latency_us"]
         lines.append(
-            f"links: {gigabytes:.3g} GB/s, {microseconds:.3g} µs a message; for other networks: sparsesnn plan --net … "
-            f"--target mpi:{last['shards']}x{last['threads']} --link {gigabytes:.3g},{microseconds:.3g}"
+            f"links: {gigabytes:.3g} GB/s, {microseconds:.3g} µs a message; for other networks: sparsesnn train … "
+            f"--comm dry-run:{last['ranks']} --link {gigabytes:.3g},{microseconds:.3g}"
         )
     return "\n".join(lines)
 
@@ -500,7 +423,8 @@ def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[M
     x = [row[key] for row in rows]
     figure = figures.new_figure(4.6 * (3 if ipus else 2), 4.2)
     panels = list(figure.subplots(1, 3 if ipus else 2))
-    panels[0].plot(x, [row["predicted_efficiency"] for row in rows], "s--", color=figures.GREY, label="predicted")
+    if settings.backend != "cpu":
+        panels[0].plot(x, [row["predicted_efficiency"] for row in rows], "s--", color=figures.GREY, label="predicted")
     apart = [(row[key], row["apart_efficiency"]) for row in rows if row["apart_efficiency"] is not None]
     if len(apart) > 1:
         panels[0].plot(*zip(*apart, strict=True), "v:", color=figures.GREEN, label="ranks that exchange nothing")

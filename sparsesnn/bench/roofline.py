@@ -30,7 +30,6 @@ from statistics import median
 from sparsesnn import _core
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.output import Output
-from sparsesnn.partition.cpu.sorting import n_chunks
 from sparsesnn.spikes import SpikeBatch
 
 LEVELS = ("L1", "L2", "L3", "memory")
@@ -123,7 +122,7 @@ def _layer_streams(
     layer: Layer, senders: list[SpikeBatch], wanted: list[bool], own: SpikeBatch | None, machine: Machine
 ) -> Iterator[Stream]:
     n, rows = layer.population.n, senders[0].n_steps * senders[0].n_samples
-    chunks = n_chunks(senders[0].n_steps, senders[0].n_samples, _core.num_threads())
+    chunks = -(-rows // _core.chunk_plan(-(-n // 64))[0])  # about: groups of samples stay whole
     weight_bytes = 2 if layer.weight_dtype == "bfloat16" else 4
     n_pre = sum(c.n_pre for c in layer.incoming)
     columns = machine.level_of(weight_bytes * sum(layer.n_pre) * min(n, 64))  # of one tile

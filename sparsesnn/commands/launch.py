@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparsesnn.commands import launch_auto, launch_scaling
+from sparsesnn.commands import launch_scaling
 from sparsesnn.errors import ConfigError
 from sparsesnn.utf8 import print_file, to_bytes
 from sparsesnn.wording import count
 
 if TYPE_CHECKING:
     from sparsesnn.launch.allocation import Allocation
-    from sparsesnn.launch.job import Host, Job
+    from sparsesnn.launch.job import Job
 
 EXAMPLES = """\
 examples:
@@ -28,7 +28,6 @@ examples:
   sparsesnn launch --ranks 4 --dry-run -- train digits              print the command, start nothing
   sparsesnn launch --ranks 8 --hosts a,b --threads 16 -- train --config run.toml --out runs/x --resume
   sparsesnn launch --ranks 8 --hosts a:6,b:2 -- train shd --data DIR
-  sparsesnn launch --ranks 64 --threads 16 --auto -- train shd --data DIR  as many of 64 ranks as make it fastest
   sparsesnn launch --ranks 2 --num-replicas 8 --vipu-partition p8 -- train digits --backend ipu
   sparsesnn launch --template jsc --ranks 64 --ranks-per-host 8 --threads 16 --account A --partition dc-cpu -- \\
       train --config run.toml --out runs/x --resume > job.sh         a batch script; then: sbatch job.sh
@@ -68,11 +67,7 @@ def register(commands: Any) -> None:
         metavar="R",
         help="processes (default: in a scheduler's job what it has room for, or one for each of --hosts)",
     )
-    where.add_argument(
-        "--auto",
-        action="store_true",
-        help="of at most --ranks the replicas x shards that the plan predicts to be fastest; of train, with the engine cpu",
-    )
+    where.add_argument("--auto", action="store_true", help=argparse.SUPPRESS)  # of earlier versions
     where.add_argument("--hosts", metavar="A,B", help="machines, in order; a:6,b:2 says how many ranks on each")
     where.add_argument("--ranks-per-host", type=int, metavar="N", help="at most so many ranks on a host")
     where.add_argument("--threads", type=int, metavar="T", help="worker threads, and cores, of a rank")
@@ -121,6 +116,11 @@ def _launch(options: argparse.Namespace) -> int:
     if options.program[:1] and options.program[0] in launch_scaling.KINDS:
         _check_nothing_before(options)
         return launch_scaling.run(options.program[0], options.program[1:])
+    if options.auto:
+        raise ConfigError(
+            "--auto: launch no longer chooses a grid; measure some: sparsesnn train … --comm dry-run:R with "
+            "--set parallel.shards=S, then give the fastest here as --ranks R"
+        )
     from sparsesnn.launch.command import command_line
     from sparsesnn.launch.finding import find_launcher
 
@@ -214,10 +214,6 @@ def make_job(options: argparse.Namespace) -> Job:
     # A scheduler that says how many CPUs a rank has may count hardware threads, and lets no more ranks start than fit.
     here = not elsewhere and (given is None or (given.hosts == 1 and given.threads is None))
     threads, bind, oversubscribe = _share_cores(options, on_a_host, given, here=here)
-    if options.auto:
-        words, fewer = launch_auto.choose(options.program[options.program[:1] == ["--"] :], ranks, threads)
-        program = _program(words, options.commands, here=options.template is None)
-        hosts, ranks = _first_places(hosts, fewer), fewer
     poprun = None
     if options.num_replicas is not None:
         poprun = PopRun(options.num_replicas, options.ipus_per_replica or 1, options.vipu_partition)
@@ -237,15 +233,6 @@ def make_job(options: argparse.Namespace) -> Job:
         extra=tuple(_words(options.launcher_args)),
         poprun=poprun,
     )
-
-
-def _first_places(hosts: tuple[Host, ...], ranks: int) -> tuple[Host, ...]:
-    """The hosts in order, until they hold so many ranks."""
-    found: list[Host] = []
-    for host in hosts:
-        n = min(host.ranks, ranks - sum(h.ranks for h in found))
-        found += [replace(host, ranks=n)] if n else []
-    return tuple(found)
 
 
 def _ranks_left_open(options: argparse.Namespace, given: Allocation | None) -> int:

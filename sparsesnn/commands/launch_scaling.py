@@ -38,10 +38,8 @@ each point is started by `sparsesnn launch`, which takes what stands in --launch
   ranks of one host take from one another; layers should have 64 neurons a rank, or the rank that is played has none of some.
   With --grow layers there must be more --steps than layers; --grow width has no such limit.
 efficiency: synaptic events a second and rank, over those of the first row; where all ranks have as much to do, the ratio
-  of times. The input is as wide and as active as a layer. Next to it what the plan's cost model gives with the latency
-  and the bandwidth that were measured at the start (sparsesnn plan --target mpi:RxT --link GB/s,us), and predictions
-  for IPUs. Of weak scaling also "apart": the efficiency of as many ranks that exchange nothing, each with a network of its
-  own. Cores share caches, memory and power, so this is below 1 on most machines. Replicas of recurrent layers on one host can
+  of times. The input is as wide and as active as a layer. The plot of weak scaling also has predictions for IPUs, and its table
+  "apart": the efficiency of as many ranks that exchange nothing, each with a network of its own. Cores share caches, memory and power, so this is below 1 on most machines. Replicas of recurrent layers on one host can
   do better together, as they pack large weights once for all."""
 
 
@@ -109,7 +107,7 @@ def _parser(kind: str) -> argparse.ArgumentParser:
         default="cpu",
         metavar="NAME",
         help="cpu (default); ipu: a rank is an IPU, seconds of a step are measured; ipu-model: the same on emulated IPUs, whose "
-        "cycles are counted. Both stand next to the prediction of the plan",
+        "cycles are counted. Those of IPUs stand next to the prediction of the plan",
     )
     parser.add_argument(
         "--target",

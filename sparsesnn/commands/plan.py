@@ -1,4 +1,4 @@
-"""`sparsesnn plan`: which neuron lives where, what it weighs, and what a step is expected to cost."""
+"""`sparsesnn plan`: which neuron lives where, what it weighs, and, on IPUs, what a step is expected to cost."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from sparsesnn.regular_file import MAX_TEXT_BYTES, check_regular
 
 if TYPE_CHECKING:
     from sparsesnn.network import Network
-    from sparsesnn.partition.cpu.grids import Grids
     from sparsesnn.partition.plan import Plan
-    from sparsesnn.partition.target import Links, Target
+    from sparsesnn.partition.target import Target
 
 EXAMPLES = """\
 examples:
@@ -26,10 +25,8 @@ examples:
   sparsesnn plan --net 700-980-980-980-20s --target ipu-mk2:4 --delay 1 --plot p.png  four IPUs, and a drawing of their tiles
   sparsesnn plan --net 700-974-974-974-20s --target ipu-mk2 --replicas 4  four copies on four IPUs share the batch
   sparsesnn plan --net 700-256r-20 --target ipu-mk2 --activity 0.03 --capacity hidden=40
-  sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16                64 ranks of 16 cores over MPI, and the best grid
-  sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16 --replicas auto the plan of the best grid
-  sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16 --batches 48,96,192
-  sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16 --link 12.5,2  with links as launch weak-scaling measured them
+  sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16 --memory 4     64 ranks of 16 cores over MPI: bytes of each
+  sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16 --replicas 4   4 replicas of 16 ranks
   sparsesnn plan --sweep activity --plot activity.png                     predicted speed over activity, as a table
   sparsesnn plan --network net.json --target ipu-bow:2 --save plan.json   the whole plan, for a graph builder
 
@@ -40,16 +37,15 @@ capacity: the slots of a list. A population's own capacity is kept. If it has no
   --activity RUN a plan takes the activity and the lists of that run. What does not fit is dropped and counted.
 delay: with delay 0, the default here and in training, layers run one after another within a step. With --delay 1, here and
   in sparsesnn train, all layers run at once: the one flag with which IPUs are fastest. Layers on several IPUs need it.
-grids: of ranks, a table says which replicas x shards is fastest for each number of ranks, its efficiency compared with
-  one rank, and what bounds it. Links that sparsesnn launch weak-scaling measured (runs/weak-scaling/scaling.json) are used.
-all speeds are predictions from counted instructions and published figures, not measurements."""
+speeds: of IPUs, predictions from counted instructions and published figures, not measurements. A plan for cores and ranks counts
+  bytes; their speed is measured: sparsesnn bench step, and sparsesnn train --comm dry-run:R for one rank of R."""
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "plan",
-        help="place a network on a target and predict its cost",
-        description="Places every neuron on a tile, and says what fits, what it weighs and what it should cost.",
+        help="place a network on a target and count its bytes",
+        description="Places every neuron on a tile, and says what fits, what it weighs and, on IPUs, what it should cost.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -89,17 +85,15 @@ def register(commands: Any) -> None:
     where.add_argument(
         "--link",
         metavar="GB/S,US",
-        help="measured bandwidth of a device or rank, and latency in µs, such as 12.5,2; or the scaling.json of a series",
+        help="measured bandwidth of an IPU to the others, and latency in µs, such as 100,1 (default: published figures)",
     )
     where.add_argument(
         "--replicas",
-        default="1",
+        type=int,
+        default=1,
         metavar="R",
-        help="copies that share the batch: of IPUs each on a machine such as --target, of mpi each on its part of the ranks; "
-        "auto: the best grid of mpi (default: %(default)s)",
-    )
-    where.add_argument(
-        "--batches", metavar="B,…", help="of mpi: search grids for these batches too, by samples a second"
+        help="copies that share the batch: of IPUs each on a machine such as --target, of mpi each on its part of the ranks "
+        "(default: %(default)s)",
     )
     where.add_argument("--memory", type=float, metavar="GIB", help="of a rank; cpu and mpi only (default: unlimited)")
     where.add_argument(
@@ -145,7 +139,6 @@ def register(commands: Any) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from sparsesnn.partition.cpu.grids import best_grid
     from sparsesnn.partition.drawing import draw
     from sparsesnn.partition.prediction import predict
     from sparsesnn.partition.report import gains, summary, table
@@ -153,23 +146,18 @@ def _plan(options: argparse.Namespace) -> int:
 
     if options.sweep is not None:
         return _sweep(options)
-    plan, grids, smaller = _make(options)
-    prediction = predict(plan)
-    more_notes = [] if smaller is None else gains(prediction, predict(smaller), plan, smaller)
+    plan, smaller = _make(options)
+    prediction = predict(plan) if plan.target.kind == "ipu" else None
+    more_notes = [] if prediction is None or smaller is None else gains(prediction, predict(smaller), plan, smaller)
     if options.save is not None:
         with _writing("--save", options.save):
             write_atomically(options.save, plan.to_json().encode())
     if options.json:
-        found = [grid.to_dict() for grid in grids.rows]
-        data = {
-            **summary(plan, prediction),
-            "grids": found,
-            "best_grid": best_grid(grids.rows).to_dict() if found else None,
-        }
+        data = summary(plan, prediction)
         data["notes"] += more_notes
         print(json.dumps(data, allow_nan=False))
     else:
-        print("\n".join([table(plan, prediction), *(f"note: {text}" for text in more_notes), *grids.table()]))
+        print("\n".join([table(plan, prediction), *(f"note: {text}" for text in more_notes)]))
     if options.plot is not None:
         with _writing("--plot", options.plot):
             draw(plan, options.plot, prediction)
@@ -225,23 +213,21 @@ def _counts(text: str) -> list[int]:
     return found
 
 
-def _make(options: argparse.Namespace) -> tuple[Plan, Grids, Plan | None]:
-    """The plan that is asked for; of ranks, the grids; of several IPUs, the same on half as many, if it fits."""
-    from sparsesnn.commands.numbers import integers
-    from sparsesnn.partition.cpu.grids import Grids, best_grid, search_grids
+def _make(options: argparse.Namespace) -> tuple[Plan, Plan | None]:
+    """The requested plan; of several IPUs, the same on half as many, if it fits."""
     from sparsesnn.partition.planner import make_plan
     from sparsesnn.partition.target import parse_target
 
     target = parse_target(options.target)
-    ranks = target.devices if target.name.startswith("mpi") else 0
-    links, source = target.links, "assumed; measure: launch weak-scaling"
     if options.link is not None:
         from sparsesnn.launch.links import given_links
 
-        links, source = given_links(options.link), "given"
-    elif ranks and (found := _measured()) is not None:
-        links, source = found[0], f"measured, {found[1]}"
-    target = replace(target, links=links)
+        if target.kind != "ipu":
+            raise ConfigError(
+                f"--link: no speed is predicted for '{target.name}'; give it to the dry run that measures one rank: "
+                "sparsesnn train --comm dry-run:R --link"
+            )
+        target = replace(target, links=given_links(options.link))
     if options.memory is not None:
         if target.kind != "cpu":
             raise ConfigError(f"--memory: target '{target.name}' has its memory in its tiles; it is for cpu and mpi")
@@ -251,14 +237,12 @@ def _make(options: argparse.Namespace) -> tuple[Plan, Grids, Plan | None]:
     network = _network(options)
     activity, lists = _activity(options.activity)
     capacity = {**lists, **_named(_assignments(options.capacity, int, "--capacity"), "--capacity")}
-    replicas = _replicas(options.replicas, target)
-    if options.batches is not None and not ranks:
-        raise ConfigError(f"--batches: target '{target.name}' has no grids; give --target mpi:64x16 or the like")
+    replicas = _replicas(options.replicas, options.batch, target)
 
-    def plan(replicas: int, devices: int, n_samples: int) -> Plan:
+    def plan(devices: int) -> Plan:
         return make_plan(
             network,
-            n_samples,
+            -(-options.batch // replicas),
             options.steps,
             target if devices == target.devices else target.with_devices(devices),
             activity=activity,
@@ -273,51 +257,29 @@ def _make(options: argparse.Namespace) -> tuple[Plan, Grids, Plan | None]:
             keep_every=options.keep_every,
         )
 
-    batch = options.batch
-    grids = Grids((), target, source)
-    if ranks > 1:
-        batches = [batch, *(integers("--batches", options.batches) if options.batches else ())]
-        rows = search_grids(plan, ranks, batches, replicas if replicas > 1 else 0)
-        grids = Grids(tuple(rows), target, source)
-        if not replicas:
-            best = best_grid(rows)
-            return plan(best.replicas, best.shards, best.n_samples), grids, None
-    n_replicas = max(1, replicas)
-    devices = ranks // n_replicas if ranks else target.devices
-    n_samples = -(-batch // n_replicas)
-    made, smaller = plan(n_replicas, devices, n_samples), None
-    if target.kind == "ipu" and devices > 1:
+    if target.name.startswith("mpi"):
+        return plan(target.devices // replicas), None
+    made, smaller = plan(target.devices), None
+    if target.kind == "ipu" and target.devices > 1:
         with suppress(PlanError):
-            smaller = plan(n_replicas, devices // 2, n_samples)
-    return made, grids, smaller
+            smaller = plan(target.devices // 2)
+    return made, smaller
 
 
-def _replicas(text: str, target: Target) -> int:
-    """0: the best grid is wanted."""
-    mpi = target.name.startswith("mpi")
-    if text == "auto" and mpi:
-        return 0
-    try:
-        n = int(text)
-    except ValueError:
-        raise ConfigError(
-            f"--replicas: is {text!r} on '{target.name}'; give a whole number" + ", or auto" * mpi
-        ) from None
-    if mpi and n > 0 and target.devices % n:
-        near = [r for r in range(1, target.devices + 1) if target.devices % r == 0]
-        raise ConfigError(
-            f"--replicas: is {n}, which {target.devices} ranks of '{target.name}' cannot share evenly; give one of "
-            f"{', '.join(map(str, near))}, or auto"
-        )
+def _replicas(n: int, batch: int, target: Target) -> int:
+    """The number of replicas, checked: those of mpi share its ranks and the samples of a batch."""
     if n < 1:
         raise ConfigError(f"--replicas: is {n} on '{target.name}'; give a whole number, at least 1")
+    if target.name.startswith("mpi"):
+        if target.devices % n:
+            near = [r for r in range(1, target.devices + 1) if target.devices % r == 0]
+            raise ConfigError(
+                f"--replicas: is {n}, which {target.devices} ranks of '{target.name}' cannot share evenly; give one of "
+                f"{', '.join(map(str, near))}"
+            )
+        if n > batch:
+            raise ConfigError(f"--replicas: is {n}, for a batch of {batch}; give at most one for each sample")
     return n
-
-
-def _measured() -> tuple[Links, Path] | None:
-    from sparsesnn.launch.links import measured_links
-
-    return measured_links()
 
 
 def _network(options: argparse.Namespace) -> Network:

@@ -2,7 +2,7 @@
 
 target = parse_target("ipu-mk2:4")
 plan = make_plan(network, 48, 100, target)  # B, T
-predict(plan).samples_per_s, plan.to_json()
+predict(plan).samples_per_s, plan.to_json()  # predictions are for IPUs
 """
 
 from sparsesnn.partition.plan import Plan

@@ -33,14 +33,16 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def draw(plan: Plan, path: Path, prediction: Prediction | None = None) -> None:
-    """A panel per device (one for all ranks of a CPU target), and what a step costs."""
+    """A panel per device (one for all ranks of a CPU target), and, of IPUs, what a step costs."""
     ipu = plan.target.kind == "ipu"
     columns = _columns(plan)
     width = plan.target.tiles if ipu else len(next(iter(columns.values())))
     n_panels = plan.target.devices if ipu else 1
     limit = (plan.target.bytes_per_tile if ipu else plan.target.bytes_per_device) or 0
     figure = figures.new_figure(11, 1.8 + 1.7 * n_panels)
-    *panels, phases = figure.subplots(n_panels + 1, 1, gridspec_kw={"height_ratios": [1.0] * n_panels + [0.4]})
+    heights = [1.0] * n_panels + [0.4] * ipu
+    *panels, last = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    panels += [] if ipu else [last]
     for device, axes in enumerate(panels):
         tiles = np.arange(width) + (device * plan.target.stride if ipu else 0)
         stack = [column[tiles] / 1024 for column in columns.values()]
@@ -59,7 +61,8 @@ def draw(plan: Plan, path: Path, prediction: Prediction | None = None) -> None:
         axes.set(xlim=(tiles[0], tiles[-1] + 1), ylabel=f"IPU {device}, KiB" if ipu else "ranks, KiB")
     panels[-1].set_xlabel("tile" if ipu else "rank")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7, frameon=False)
-    _phases(phases, prediction or predict(plan))
+    if ipu:
+        _phases(last, prediction or predict(plan))
     where = f"{plan.target.name}: bytes per {'tile' if ipu else 'rank'}"
     figures.save(figure, path, f"{where}, T={plan.n_steps}, batch {plan.n_samples}, {plan.optimizer} ({plan.strategy})")
 

@@ -128,7 +128,7 @@ class Plan:
         n_samples, n_steps: B, of one replica, and T.
         optimizer: "adam", "sgd", or "none": inference only, which needs no gradient and no history.
         weight_dtype: "float32", or "half" with float32 masters where the network trains.
-        activity: expected spikes per neuron and step, by population; only predictions depend on it.
+        activity: expected spikes per neuron and step, by population; only predictions and bytes of lists depend on it.
         populations: by name, in the network's order.
         connections: in the order in which currents are summed; recurrent ones after those from other populations.
         strategy: how it was found, in words.

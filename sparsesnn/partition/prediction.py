@@ -1,10 +1,12 @@
-"""What a plan is expected to cost, as plain data. A prediction, never a measurement."""
+"""What a plan for IPUs is expected to cost, as plain data. A prediction, never a measurement."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from sparsesnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from sparsesnn.partition.plan import Plan
@@ -16,9 +18,6 @@ PHASES = (
     "step",
     "select",
     "compact",
-    "merge",
-    "messages",
-    "sort",
     "list gradient",
     "weight gradient",
     "reduce",
@@ -26,7 +25,6 @@ PHASES = (
     "state gradient",
     "optimiser",
     "loss",
-    "framework",
 )
 
 
@@ -41,8 +39,6 @@ class Superstep:
         sync: cycles of the barrier; link: cycles of data between devices.
         exchange_bytes: bytes that tiles receive, summed over tiles; link_bytes: bytes that devices receive.
         slowest_tile: the tile that computes longest.
-        latency: cycles of `link` that the number of messages takes, however short they are.
-        messages: sent by one rank; 0 on IPUs.
     """
 
     name: str
@@ -53,8 +49,6 @@ class Superstep:
     exchange_bytes: int
     link_bytes: int
     slowest_tile: int
-    latency: float = 0.0
-    messages: int = 0
 
     @property
     def cycles(self) -> float:
@@ -107,18 +101,6 @@ class Prediction:
         """Bytes that all devices together receive from others."""
         return self._per_step(lambda s: s.link_bytes)
 
-    @property
-    def messages_per_step(self) -> float:
-        """Messages that one rank sends."""
-        return self._per_step(lambda s: s.messages)
-
-    @property
-    def parts_s(self) -> dict[str, float]:
-        """Seconds of a batch that compute, bytes between devices, and the latency of messages take."""
-        latency, link = (self._per_step(what) for what in (lambda s: s.latency, lambda s: s.link))
-        cycles = {"compute": self.cycles_per_step - link, "exchange": link - latency, "latency": latency}
-        return {what: self.n_steps * n / self.clock_hz for what, n in cycles.items()}
-
     def _per_step(self, what: Callable[[Superstep], float]) -> float:
         return sum(map(what, self.per_step)) + sum(map(what, self.per_batch)) / self.n_steps
 
@@ -144,18 +126,21 @@ class Prediction:
             "cycles_per_step_by_phase": self.phases(),
             "exchange_bytes_per_step": self.exchange_bytes_per_step,
             "link_bytes_per_step": self.link_bytes_per_step,
-            "messages_per_step": self.messages_per_step,
             "host_bytes_per_batch": self.host_bytes,
             "lists_bytes_per_batch": self.lists_bytes,
         }
 
 
 def predict(plan: Plan) -> Prediction:
-    """Cost of a plan on its target, by the default assumptions of `ipu/work.py` or of `cpu/cost.py` (cores and ranks)."""
-    if plan.target.kind == "ipu":
-        from sparsesnn.partition.ipu.cost import predict_ipu
+    """Cost of a plan for IPUs, by the default assumptions of `ipu/work.py`.
 
-        return predict_ipu(plan)
-    from sparsesnn.partition.cpu.cost import predict_cpu
+    Errors: `ConfigError` for cores and ranks, where speed is measured.
+    """
+    if plan.target.kind != "ipu":
+        raise ConfigError(
+            f"predict: the target is '{plan.target.name}'; speed is predicted for IPUs only; measure it: `sparsesnn bench step`, or "
+            "for one rank of many `sparsesnn train --comm dry-run:R`"
+        )
+    from sparsesnn.partition.ipu.cost import predict_ipu
 
-    return predict_cpu(plan)
+    return predict_ipu(plan)

@@ -1,4 +1,4 @@
-"""A plan for people: a table of where things are, what they weigh, and what a step is expected to cost."""
+"""A plan for people: a table of where things are, what they weigh, and, on IPUs, what a step is expected to cost."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from sparsesnn.wording import count
 
 #: twice the devices should bring at least this many times the speed
 LEAST_GAIN = 0.9
+#: instead of a prediction for cores and ranks
+MEASURE = "speed: measure it with sparsesnn bench step, or for one rank of R with sparsesnn train --comm dry-run:R"
 
 
 def summary(plan: Plan, prediction: Prediction | None = None) -> dict[str, Any]:
-    """The numbers of the table, as plain data."""
-    prediction = prediction or predict(plan)
+    """The numbers of the table, as plain data; "predicted" is None for cores and ranks."""
+    prediction = _prediction(plan, prediction)
     return {
         "target": plan.target.to_dict(),
         "n_steps": plan.n_steps,
@@ -35,9 +37,13 @@ def summary(plan: Plan, prediction: Prediction | None = None) -> dict[str, Any]:
         "n_weights": plan.network.n_weights(),
         "populations": [_population(plan, name) for name in plan.populations],
         "memory": _memory(plan),
-        "predicted": prediction.to_dict(),
+        "predicted": None if prediction is None else prediction.to_dict(),
         "notes": notes(plan),
     }
+
+
+def _prediction(plan: Plan, known: Prediction | None) -> Prediction | None:
+    return known or (predict(plan) if plan.target.kind == "ipu" else None)
 
 
 def notes(plan: Plan) -> list[str]:
@@ -137,8 +143,9 @@ def _memory(plan: Plan) -> dict[str, Any]:
 
 def table(plan: Plan, prediction: Prediction | None = None) -> str:
     """Lines for a terminal, at most 120 columns."""
-    prediction = prediction or predict(plan)
+    prediction = _prediction(plan, prediction)
     data = summary(plan, prediction)
+    speed = [MEASURE] if prediction is None else [*_cost_lines(prediction), "", *_foot(plan, prediction)]
     return "\n".join(
         [
             *_head(data, plan),
@@ -147,9 +154,7 @@ def table(plan: Plan, prediction: Prediction | None = None) -> str:
             "",
             *_memory_lines(data["memory"], plan),
             "",
-            *_cost_lines(prediction),
-            "",
-            *_foot(plan, prediction),
+            *speed,
             *(f"note: {note}" for note in data["notes"]),
         ]
     )
@@ -241,16 +246,9 @@ def _foot(plan: Plan, prediction: Prediction) -> list[str]:
             f"spike lists stay on the device; reading those of a batch takes {_bytes(prediction.lists_bytes)}, "
             f"{1e3 * seconds:.2f} ms more"
         )
-    if prediction.messages_per_step:
-        lines.append(f"messages that a rank sends: {prediction.messages_per_step:,.2f} a step")
-    if plan.target.kind == "ipu":
-        lines.append(
-            "a prediction by sparsesnn/partition/ipu/cost.py, not a measurement: nothing here has run on an IPU yet"
-        )
-    else:
-        lines.append(
-            "a prediction by sparsesnn/partition/cpu/cost.py, fitted to one machine; measure with: sparsesnn bench"
-        )
+    lines.append(
+        "a prediction by sparsesnn/partition/ipu/cost.py, not a measurement: nothing here has run on an IPU yet"
+    )
     return lines
 
 

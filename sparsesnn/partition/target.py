@@ -193,9 +193,8 @@ IPU_MK2 = Target(
 )
 #: Bow: the same die at 1.85 GHz (350 against 250 TFLOP/s); links and host unchanged.
 IPU_BOW = replace(IPU_MK2, name="ipu-bow", clock_hz=1.85e9)
-#: A server core: 3 GHz, a slab of weight and gradient in half of a 1 MiB L2. Exchange is shared memory: about 4 B a cycle
-#: and core of DRAM bandwidth when all cores stream; a barrier of the thread pool is about 5 µs. Links: 100 Gbit/s
-#: network, 2 µs a message. All five are assumptions, to be replaced by what a run measures at its start.
+#: A server core. Plans for cores and ranks count bytes; of these numbers only the links are read, by a dry run without measured
+#: ones: 100 Gbit/s network, 2 µs a message, both assumptions.
 CPU = Target(
     name="cpu",
     kind="cpu",

@@ -114,10 +114,6 @@ class Synapses:
         """Weights of one receiver that the CPU engine keeps in a tile."""
         return self.fan_in(n_pre, n_post) if self.is_compressed(n_pre, n_post) else n_pre
 
-    def relative_work(self, n_pre: int, n_post: int) -> float:
-        """Time that the CPU engine takes for a spike, in that of dense synapses."""
-        return 1.0
-
     def n_weights(self, n_pre: int, n_post: int, begin: int = 0, end: int | None = None) -> int:
         """Weights of some receivers."""
         shape = list(self.weight_shape(n_pre, n_post))

@@ -21,8 +21,6 @@ from sparsesnn.synapses.base import GivenShape, Shape, Synapses
 Sides = Union[int, Tuple[int, int]]  # noqa: UP006, UP007  evaluated under Python 3.8 by sparsesnn.poptorch
 #: of a layer's maps, and of its weights: a slip of the pen is refused before memory is asked for
 MOST_ELEMENTS = 1 << 28
-#: time of an addition in short rows, in that of one in long rows
-SHORT_ROWS = 3.0
 
 
 class OnMaps(Synapses, shared=True):
@@ -102,9 +100,6 @@ class OnMaps(Synapses, shared=True):
 
     def n_read(self, n_pre: int, n_post: int) -> int:
         return 0
-
-    def relative_work(self, n_pre: int, n_post: int) -> float:
-        return SHORT_ROWS * self.n_products(n_pre, n_post) / (n_pre * n_post)
 
     def widest(self, n_pre: int, n_post: int) -> int:
         return max(self.n_pre, n_post)

@@ -103,10 +103,6 @@ class Series(Synapses):
         found = self.in_lists(n_pre)
         return found.kind.n_read(found.n_pre, n_post) if found else n_pre
 
-    def relative_work(self, n_pre: int, n_post: int) -> float:
-        found = self.in_lists(n_pre)
-        return found.kind.relative_work(found.n_pre, n_post) if found else 1.0
-
     def n_products(self, n_pre: int, n_post: int) -> int:
         return sum(member.n_products(*ends) for member, ends in self._pairs(n_post))
 

@@ -18,8 +18,6 @@ BLOCK = 64
 DENSEST = 1 / 80
 #: above so many pairs of neurons it does not, to save memory
 MOST_PAIRS = 2**26
-#: time of a single addition, in that of one of a vector's; measured with AVX-512
-SCATTER = 80.0
 
 
 @named
@@ -97,9 +95,6 @@ class Sparse(Synapses):
 
     def is_compressed(self, n_pre: int, n_post: int) -> bool:
         return self.fan_in(n_pre, n_post) < DENSEST * n_pre or n_pre * n_post > MOST_PAIRS
-
-    def relative_work(self, n_pre: int, n_post: int) -> float:
-        return SCATTER * self.fan_in(n_pre, n_post) / n_pre if self.is_compressed(n_pre, n_post) else 1.0
 
     def _drawn(self, n_pre: int, k: int, block: int) -> np.ndarray:
         """int32[BLOCK, k]: k different senders for each receiver of a block, all choices being equally likely.

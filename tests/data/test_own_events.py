@@ -327,7 +327,6 @@ def taps(run_from_code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "train --config recipe.toml --out other",
         "train --config recipe.toml --out other --seeds 0,1",
         "train --config run/config.toml --comm dry-run:2",
-        "launch --ranks 2 --auto -- train --config recipe.toml --out other",
         "data build --config recipe.toml",
         "data show --config recipe.toml",
     ],

@@ -14,9 +14,7 @@ from sparsesnn.engines.module import Model
 from sparsesnn.init import init_activity
 from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input
-from sparsesnn.network import Connection, Network, parse_net
-from sparsesnn.partition.cpu import cost as cpu_cost
-from sparsesnn.partition.cpu.memory import rank_bytes
+from sparsesnn.network import Connection, Network
 from sparsesnn.partition.ipu import memory, sweep_tables, sweeps
 from sparsesnn.partition.ipu.cost import predict_ipu
 from sparsesnn.partition.ipu.memory import (
@@ -35,7 +33,7 @@ from sparsesnn.partition.ipu.work import ASSUMPTIONS, CycleAssumptions, collecto
 from sparsesnn.partition.lengths import Lengths, expected_lengths
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
-from sparsesnn.partition.prediction import Prediction, predict
+from sparsesnn.partition.prediction import predict
 from sparsesnn.partition.target import parse_target
 from sparsesnn.spikes import SpikeBatch
 
@@ -311,7 +309,7 @@ def test_every_assumption_counts(name: str) -> None:
 
 
 def test_a_docstring_names_every_assumption() -> None:
-    for cls in (CycleAssumptions, memory.MemoryAssumptions, cpu_cost.CpuAssumptions):
+    for cls in (CycleAssumptions, memory.MemoryAssumptions):
         for f in fields(cls):
             assert f.name in (cls.__doc__ or ""), f.name
 
@@ -511,80 +509,3 @@ def test_the_page_says_what_the_model_says(activity_rows: list[sweeps.Row]) -> N
     assert sweep_tables.sensitivity_table(*sweeps.sensitivity(delay=1)) in page
     assert sweep_tables.assumptions_table() in page
     assert [line for line in few.splitlines() if line not in page] == []
-
-
-# ---- cpu and mpi ---------------------------------------------------------------------------------------------------
-
-
-def on_ranks(target: str, net: str = "700-1024-1024-20", **more: Any) -> tuple[Plan, Prediction]:
-    plan = make_plan(parse_net(net), 48, 100, parse_target(target), activity={"input": 0.015}, max_activity=1, **more)
-    return plan, predict(plan)
-
-
-def test_the_model_repeats_the_measurement_it_was_fitted_to() -> None:
-    """2,042 samples/s: README, commit fab4f01."""
-    _, p = on_ranks("cpu:2")
-    assert p.samples_per_s == pytest.approx(2042, rel=0.1)
-
-
-def test_memory_of_one_rank_repeats_the_measurement() -> None:
-    """23 MB above the process with its weights and Adam's state (README)."""
-    plan, _ = on_ranks("cpu:2")
-    (items,) = rank_bytes(plan)
-    above = sum(v for k, v in items.items() if k not in ("weights", "optimiser"))
-    assert above == pytest.approx(23e6, rel=0.1)
-
-
-def test_weights_are_dealt_to_ranks_without_a_rest() -> None:
-    plan, _ = on_ranks("mpi:3x2", "700-250r-130-20")
-    ranks = rank_bytes(plan)
-    assert sum(r["weights"] for r in ranks) == 4 * plan.network.n_weights()
-    assert max(sum(r.values()) for r in ranks) < 0.7 * sum(
-        rank_bytes(on_ranks("cpu", "700-250r-130-20")[0])[0].values()
-    )
-
-
-def test_cores_share_a_layer_of_few_tiles() -> None:
-    """Three tiles and two."""
-    four, sixteen = (on_ranks(f"mpi:1x{cores}", "700-130-80r-20")[1].per_batch for cores in (4, 16))
-    for few, many in zip(four[:2], sixteen[:2], strict=True):
-        for phase in ("deliver", "step", "state gradient", "list gradient", "weight gradient"):
-            assert many.compute[phase] <= 0.45 * few.compute[phase], phase
-
-
-def test_one_rank_sends_nothing_and_recurrence_sends_each_step() -> None:
-    assert on_ranks("cpu:4")[1].link_bytes_per_step == 0
-    assert on_ranks("mpi:1x4")[1].link_bytes_per_step == 0
-    _, forward = on_ranks("mpi:2x1")
-    _, recurrent = on_ranks("mpi:2x1", "700-1024r-20")
-    assert forward.messages_per_step < 1
-    assert recurrent.messages_per_step == pytest.approx(4 * 99 / 100, abs=0.1)  # two halves, there and back
-    assert recurrent.phases()["links"] > forward.phases()["links"] > 0
-
-
-def test_the_work_of_messages_by_hand() -> None:
-    """Three ranks own 5 tiles of 64; what travels in loops, 99 times forward and back in two halves of the batch, the engine sends."""
-    a = cpu_cost.ASSUMPTIONS
-    plan, p = on_ranks("mpi:3x1", "70-300r-20")
-    of = {s.name: s.compute["messages"] / plan.target.clock_hz for s in p.per_batch if "messages" in s.compute}
-    once = a.exchange_s + 2 * a.message_s
-    assert of == pytest.approx({"hidden lists": once, "hidden gradients": once, "output potentials": once})
-    assert p.phases()["messages"] * plan.n_steps / plan.target.clock_hz == pytest.approx(3 * once)
-    assert "messages" not in on_ranks("mpi:1x3", "70-300r-20")[1].phases()
-
-
-def test_the_norm_of_gradients_is_work_of_every_weight() -> None:
-    plan, p = on_ranks("cpu:1", "64-128-128")
-    taken = p.phases()["optimiser"] * plan.n_steps / plan.network.n_weights()
-    assert taken == pytest.approx(cpu_cost.ASSUMPTIONS.adam_cycles + cpu_cost.ASSUMPTIONS.norm_cycles)
-
-
-def test_more_cores_are_faster_until_the_framework_is_what_is_left() -> None:
-    speeds = [on_ranks(f"cpu:{n}")[1].samples_per_s for n in (1, 2, 4, 8, 64)]
-    assert speeds == sorted(speeds)
-    assert speeds[-1] < 48 / (3 * cpu_cost.ASSUMPTIONS.framework_s)
-
-
-def test_every_layer_has_its_part_of_the_framework() -> None:
-    three, five = (on_ranks("cpu:1", net)[1].phases()["framework"] for net in ("70-30-30-20", "70-30-30-30-30-20"))
-    assert five == pytest.approx(5 / 3 * three)

@@ -15,7 +15,6 @@ from sparsesnn.engines import arrival
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.partition.cpu.memory import rank_bytes, waiting_sums
-from sparsesnn.partition.cpu.sorting import chunk_rows
 from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
@@ -38,14 +37,23 @@ def test_sums_that_wait(n_samples: int, sums: int) -> None:
     assert waiting(513) == sums + 1  # a group of samples then takes two chunks
 
 
-@pytest.mark.parametrize("threads", [1, 4, 6, 16, 1024])
-def test_chunks_have_the_rows_that_the_engine_gives_them(threads: int) -> None:
-    before = _core.num_threads()
-    _core.set_num_threads(threads)
-    try:
-        assert _core.chunk_plan(1024) == (chunk_rows(threads), 1)
-    finally:
-        _core.set_num_threads(before)
+def test_memory_of_one_rank_repeats_the_measurement() -> None:
+    """23 MB above the process with its weights and Adam's state (README)."""
+    network = parse_net("700-1024-1024-20")
+    plan = make_plan(network, 48, 100, parse_target("cpu:2"), activity={"input": 0.015}, max_activity=1)
+    (items,) = rank_bytes(plan)
+    above = sum(v for k, v in items.items() if k not in ("weights", "optimiser"))
+    assert above == pytest.approx(23e6, rel=0.1)
+
+
+def test_weights_are_dealt_to_ranks_without_a_rest() -> None:
+    three, one = (
+        make_plan(parse_net("700-250r-130-20"), 48, 100, parse_target(target), max_activity=1)
+        for target in ("mpi:3x2", "cpu")
+    )
+    ranks = rank_bytes(three)
+    assert sum(r["weights"] for r in ranks) == 4 * three.network.n_weights()
+    assert max(sum(r.values()) for r in ranks) < 0.7 * sum(rank_bytes(one)[0].values())
 
 
 def test_only_the_largest_layer_at_hand_has_them() -> None:

@@ -120,6 +120,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert (found["ranks"], found["replicas"], found["shards"]) == (10, 2, 5)
     assert found["links"] == {"bytes_per_s": 1e9, "latency_s": pytest.approx(5e-5)}
     assert found["step_ms"] > found["waited_ms"] > 0
+    assert found["planned_bytes"] > 0
     total = found["traffic"].pop("all")
     assert total["n_messages"] == sum(of["n_messages"] for of in found["traffic"].values())
     assert {"lists", "loops", "weight gradients"} <= set(found["traffic"])

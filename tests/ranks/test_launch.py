@@ -197,6 +197,7 @@ def test_template_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
             "sparsesnn launch: '--rank' is unknown; did you mean --ranks; `sparsesnn launch",
         ),
         (["--template", "slurm", "--ranks", "2", "--", "info"], "give --ranks-per-host"),
+        (["--ranks", "8", "--auto", "--", "train", "digits"], "--auto: .* --comm dry-run:R"),
     ],
 )
 def test_wrong_options(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

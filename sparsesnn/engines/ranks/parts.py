@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sparsesnn import _core
+from sparsesnn.connection import Connection
 from sparsesnn.engines.cpu.layer import matrices
 from sparsesnn.engines.cpu.wiring import Wiring
 from sparsesnn.engines.ranks.chain_shards import ChainShards
@@ -23,16 +24,30 @@ from sparsesnn.engines.ranks.shards import Order, ShardedSpikes, Shards, make_sh
 from sparsesnn.errors import DescriptionError
 from sparsesnn.host.comm import Grid
 from sparsesnn.host.shared_memory import CommonWeights
+from sparsesnn.layers import LI
 from sparsesnn.network import Network
 from sparsesnn.output import CountedSpikes
 from sparsesnn.parameters import DELAYS, NEURONS, cuts
-from sparsesnn.partition.cpu.sorting import first_reader
 from sparsesnn.spikes import SpikeBatch
 
 #: numbers of a layer that are drawn, or gathered, at once, at most
 AT_ONCE = 1 << 17
 #: tag of rows on their way to the first rank
 ROWS = 8
+
+
+def first_reader(network: Network, name: str) -> Connection | None:
+    """The connection by which the lists of a population are first heard, if that gathers them by sender on its way back; None: each
+    rank sorts for itself what it needs."""
+
+    def is_readout(c: Connection) -> bool:
+        return isinstance(network.populations[c.post], LI)
+
+    readers = [c for c in network.connections if c.pre == name]
+    first = min(readers, key=lambda c: (c.delay, is_readout(c)), default=None)
+    if first is None or is_readout(first) or not first.synapses.is_matrix or first.axonal:
+        return None
+    return first
 
 
 class WholeSpikes(CountedSpikes):

@@ -1,4 +1,4 @@
-"""Tiles of the CPU engine: how wide they are, and in which order what they give is added."""
+"""Tiles of the CPU engine: how wide they are."""
 
 from __future__ import annotations
 
@@ -41,14 +41,3 @@ def cpu_shards(n: int, n_read: int) -> tuple[Shard, ...]:
             "a smaller network"
         )
     return tuple(Shard(tile, first, min(width, n - first)) for tile, first in enumerate(range(0, n, width)))
-
-
-def n_blocks(begin: int, end: int) -> int:
-    """To how many sums the tiles `begin` to `end - 1` of a population add up: aligned blocks of a power of two, as few as
-    possible (host/src/training/tile_sums.h)."""
-    n = 0
-    while begin < end:
-        fits = 1 << ((end - begin).bit_length() - 1)
-        begin += min(fits, begin & -begin or fits)
-        n += 1
-    return n
