@@ -1,4 +1,4 @@
-"""What a message between ranks costs here: latency and bandwidth, measured, as the `Links` of a dry run."""
+"""The cost of a message between ranks here: latency and bandwidth, measured, as the `Links` of a dry run."""
 
 from __future__ import annotations
 

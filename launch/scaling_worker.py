@@ -108,7 +108,7 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
         messages.append(traffic.n_messages)
         waited.append(waited_after - waited_before)
     shares = [w / s for w, s in zip(waited, seconds, strict=True)]
-    phases = {name: [each[name] for each in parts] for name in parts[0] if name != "deliver"}  # a part of forward
+    phases = {name: [each[name] for each in parts] for name in parts[0]}
     rows: list[list[float]] = [seconds, sent, messages, shares, waited, *phases.values()]
     medians = [median(row) for row in rows]
     ranks = world.all_gather(np.array(medians))

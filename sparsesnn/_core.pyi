@@ -25,14 +25,9 @@ def num_threads() -> int:
 def set_num_threads(n: int) -> None:
     """Sets the number of threads, 1 to 1024; ValueError otherwise."""
 
-def choices() -> list:
+def set_choice(name: str, value: int) -> int:
     """
-    (name, value, standard value, meaning) of every choice of speed (choices.h).
-    """
-
-def set_choice(name: str, value: int) -> None:
-    """
-    Sets one, between passes; ValueError where it is unknown or out of range.
+    For tests: sets a limit of choices.h, between passes, and returns what it was; ValueError where it is unknown or out of range.
     """
 
 class LayerSpec:
@@ -135,16 +130,6 @@ def packed_bytes(spec: LayerSpec, n_pre: int) -> int:
 
 def release_memory() -> None:
     """Gives back the memory that the engine keeps for the next step."""
-
-def probe_deliver(on: bool) -> None:
-    """
-    While on, forward passes deliver a second time, alone, and phase 'deliver' counts it.
-    """
-
-def measure_bandwidth(n_bytes: int, update: bool, seconds: float) -> float:
-    """
-    Bytes per second that all threads together read, or read and write, each over n_bytes of its own.
-    """
 
 def phase_seconds(reset: bool) -> dict:
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from hypothesis import settings
 
 import sparsesnn
+from sparsesnn import _core
 from sparsesnn.wording import printable
 
 # On a loaded machine an example may take any time; the examples themselves are the same in each run.
@@ -37,6 +39,22 @@ def engine_settings_are_restored() -> Iterator[None]:
     yield
     sparsesnn.set_isa(isa)
     sparsesnn.set_num_threads(threads)
+
+
+@pytest.fixture
+def choices() -> Callable[..., AbstractContextManager[None]]:
+    """`choices(backward_rows=8)`: the engine with other limits (`host/src/machine/choices.h`), until the block ends."""
+
+    @contextmanager
+    def changed(**values: int) -> Iterator[None]:
+        before = {name: _core.set_choice(name, value) for name, value in values.items()}
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                _core.set_choice(name, value)
+
+    return changed
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ from typing import Any
 from rivals.catalogue import SEMANTICS, WORKLOADS
 from rivals.race import QUIET
 from rivals.results import Result, ratios
-from sparsesnn.bench.roofline import cache_sizes
 from sparsesnn.wording import count
+from studies.roofline import cache_sizes
 
 
 def about(threads: int, command: str, root: Path, device: str = "cpu") -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from sparsesnn.cli import Parser, main
-from studies import convergence_options, sweep_options
+from studies import convergence_options, loading_options, roofline_options, sweep_options
 
 
 def parser() -> Parser:
@@ -14,6 +14,8 @@ def parser() -> Parser:
     commands = made.add_subparsers(dest="command", metavar="STUDY")
     convergence_options.register(commands)
     sweep_options.register(commands)
+    loading_options.register(commands)
+    roofline_options.register(commands)
     return made
 
 

@@ -22,10 +22,9 @@ import torch
 from torch import Tensor
 
 from sparsesnn import _core, datasets
-from sparsesnn.bench import roofline
 from sparsesnn.bench.racing import Trainee
 from sparsesnn.bench.rows import Row, Rows, draw
-from sparsesnn.bench.step import deliver_seconds, machine_name
+from sparsesnn.bench.step import machine_name
 from sparsesnn.engines.dense.device import find_device
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
@@ -36,12 +35,13 @@ from sparsesnn.options import options_of
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train.files import write_atomically
+from studies import roofline
 
 MODELS = ("lif", "cuba_lif", "recurrent")
 PRECISIONS = ("float32", "bfloat16")
 FACTORS = ("batch", "width", "model", "precision", "outputs")
-#: phases of the engine (`sparsesnn.bench.roofline`) by what they do
-NEURON_PHASES = ("step", "select", "select_grad", "step_grad")
+#: phases of the engine (roofline.py) by what they do
+NEURON_PHASES = ("step", "collect", "sort", "step_grad")
 CONVOLUTIONS = (
     "aten::mkldnn_convolution",
     "aten::convolution_backward",
@@ -270,7 +270,7 @@ def _work(network: Network, spikes: SpikeBatch, output: Output, backend: str) ->
 
 
 def _engine_seconds(model: Model, spikes: SpikeBatch, clocks: dict[str, float]) -> tuple[float, float]:
-    phases = roofline.engine_phases(clocks, deliver_seconds(model, spikes))
+    phases = roofline.engine_phases(clocks, roofline.step_seconds(model, spikes))
     return sum(phases[name] for name in NEURON_PHASES), sum(phases[name] for name in SYNAPSE_PHASES)
 
 

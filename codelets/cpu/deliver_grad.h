@@ -23,11 +23,9 @@ namespace sparsesnn::SPARSESNN_ISA {
 // A sender's events are [starts[2m], starts[2m + 1]) spikes and [starts[2m + 1], starts[2m + 2]) near-spikes.
 struct SenderEvents {
   const std::int32_t* starts = nullptr;  // [2·M + 1]
-  const std::uint32_t* rows = nullptr;   // [events + most_events_ahead]
+  const std::uint32_t* rows = nullptr;   // [events + events_ahead]
   std::uint32_t group_rows = 0;          // rows of one group of samples
   const float* values = nullptr;         // [events] of graded lists; null: spikes are 1
-  std::size_t events_ahead = 0;          // so many events early its row is asked for
-  int senders_ahead = 0;                 // so many senders early theirs, or fewer: see senders_early
 };
 
 // Where a sender's weight gradient goes. A chunk holds all steps of whole groups, or some steps of one group, whose sum
@@ -79,13 +77,12 @@ inline Vector dot(const Vector (&a)[W / vector_width], const Vector (&b)[W / vec
 template <int W>
 class RowsInTurn {
  public:
-  RowsInTurn(const float* d_current, const SenderEvents& events)
-      : d_current_(d_current), rows_(events.rows), ahead_(events.events_ahead) {}
+  RowsInTurn(const float* d_current, const SenderEvents& events) : d_current_(d_current), rows_(events.rows) {}
 
   void begin_at(std::int32_t event) { next_ = row(rows_[event]); }
 
   const float* take(std::int32_t event) {
-    const float *const here = next_, *const later = row(rows_[event + ahead_]);
+    const float *const here = next_, *const later = row(rows_[event + events_ahead]);
     next_ = row(rows_[event + 1]);
     __builtin_prefetch(later);
     return here;
@@ -96,7 +93,6 @@ class RowsInTurn {
 
   const float *d_current_, *next_ = nullptr;
   const std::uint32_t* rows_;
-  std::size_t ahead_;
 };
 
 // Asks for the first `n` columns of a row that a later sender needs: rows lie a whole row of the weight apart, which no
@@ -105,12 +101,15 @@ inline void ask_for_columns(const float* row, int n) {
   for (int k = 0; k < n; k += 16) __builtin_prefetch(row + k);
 }
 
+// So many senders early at most deliver_grad asks for their weights and gradient.
+inline constexpr int most_senders_ahead = 2;
+
 // How many senders early: the rows of the events in between must not push out of L1 what was asked for.
 template <int W>
 inline int senders_early(const SenderEvents& events, int m0, int m1) {
   constexpr std::int64_t row_bytes = W * sizeof(float), half_of_l1 = 16 << 10;
   const std::int64_t n_bytes = (std::int64_t{events.starts[2 * m1]} - events.starts[2 * m0]) * row_bytes;
-  int early = events.senders_ahead;
+  int early = most_senders_ahead;
   while (early > 1 && early * n_bytes > half_of_l1 * (m1 - m0)) --early;
   return early;
 }

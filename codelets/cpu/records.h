@@ -22,8 +22,9 @@ struct SparseRows {
   static constexpr std::uint8_t more_of_tile = 0x80, ends_block = 0x40, most_folds = 0x3f;
 };
 
-// So many events behind its last one a list of events has, in bounds of what they point at: asked for early.
-inline constexpr int most_events_ahead = 32;
+// So many events early deliver_grad asks for a row of current gradients: so many a list of events has behind its last
+// one, in bounds of what they point at.
+inline constexpr int events_ahead = 16;
 
 // So many ids behind its last one a list has that deliver reads, whatever they say.
 inline constexpr int ids_ahead = 6;

@@ -1,4 +1,4 @@
-"""Benchmarks: what a training step costs, phase by phase, and what share of the machine's limit it reaches."""
+"""Benchmarks: the time and memory of a training step, phase by phase."""
 
 from sparsesnn.bench.step import StepResult, bench_step
 from sparsesnn.bench.workload import Workload

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from sparsesnn import _core
-from sparsesnn.bench import roofline
 from sparsesnn.bench.workload import Workload
 from sparsesnn.engines import engine_class
 from sparsesnn.engines.dense.device import (
@@ -37,9 +36,6 @@ from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.wording import count
 
-#: times that the machine is measured between the steps of one benchmark
-N_LOOKS = 3
-
 
 @dataclass(frozen=True)
 class StepResult:
@@ -50,13 +46,10 @@ class StepResult:
         step_ms: median time of a step.
         step_ms_all: every timed step.
         forward_ms, backward_ms, optimiser_ms: medians of its parts.
-        phases_ms: median time in each phase of the engine (cpu backend; `sparsesnn.bench.roofline` says what they are);
-            "pack" copies weights into tiles, "other" is what the engine's phases and the optimizer leave of a step: Python,
-            PyTorch, allocation and waiting for the last thread.
-        floor_ms: the least time of each phase on this machine, by what it has to move and to add (cpu backend).
-        roofline_share: floor over time, per phase; "total" over the whole step.
-        floor_1_thread_ms: the floor of the whole step on one thread of the same machine; None where one thread ran, or no engine.
-        bandwidth: bytes per second that were measured, "read" and "update" of each memory level.
+        phases_ms: median time in each phase of the engine (cpu backend): "pack" copies weights into tiles, "forward" delivers
+            spikes and steps neurons, "collect" makes lists, "sort" sorts them by sender, "step_grad" goes back through time,
+            "deliver_grad" and "sum_shares" are the gradients of weights and lists; "other" is what these and the optimizer
+            leave of a step: Python, PyTorch, allocation and waiting for the last thread.
         activity: spikes per neuron and step, measured, per population, with the input.
         listed: spikes and near-spikes per neuron and step, likewise.
         dropped: candidates without a slot.
@@ -75,10 +68,6 @@ class StepResult:
     backward_ms: float
     optimiser_ms: float
     phases_ms: dict[str, float]
-    floor_ms: dict[str, float]
-    roofline_share: dict[str, float]
-    floor_1_thread_ms: float | None
-    bandwidth: dict[str, dict[str, float]]
     activity: dict[str, float]
     listed: dict[str, float]
     dropped: dict[str, int]
@@ -105,22 +94,7 @@ class StepResult:
             "activity   " + "   ".join(f"{name} {a:.4f}" for name, a in self.activity.items()),
         ]
         if self.phases_ms:
-            lines += [f"{'phase':<14}{'ms':>8}{'floor':>8}{'share':>8}"]
-            lines += [f"{name:<14}{ms:>8.2f}{self._floor(name)}" for name, ms in self.phases_ms.items()]
-            lines += [f"{'total':<14}{self.step_ms:>8.2f}{self._floor('total')}"]
-            if self.floor_1_thread_ms is not None:
-                total = self.floor_ms["total"]
-                lines.append(
-                    f"threads    the floor is {self.floor_1_thread_ms:.2f} ms on 1 thread: {count(self.threads, 'thread')} can at best "
-                    f"be {self.floor_1_thread_ms / total:.2f} times as fast, not {self.threads}"
-                )
-            lines += [
-                "bandwidth  read / read-modify-write, GB/s:   "
-                + "   ".join(
-                    f"{level} {read / 1e9:.0f} / {self.bandwidth['update'][level] / 1e9:.0f}"
-                    for level, read in self.bandwidth["read"].items()
-                )
-            ]
+            lines += [f"{name:<14}{ms:>8.2f}" for name, ms in {**self.phases_ms, "total": self.step_ms}.items()]
         if self.peak_bytes is not None:
             lines.append(
                 f"memory     {self.peak_bytes / 2**20:.0f} MiB above the process with its weights "
@@ -129,11 +103,6 @@ class StepResult:
         if self.samples_per_joule is not None:
             lines.append(f"energy     {self.samples_per_joule:.1f} samples/J of {self.device}")
         return "\n".join(lines)
-
-    def _floor(self, phase: str) -> str:
-        if phase not in self.roofline_share:
-            return ""
-        return f"{self.floor_ms[phase]:>8.2f}{100 * self.roofline_share[phase]:>6.0f} %"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -150,7 +119,6 @@ def bench_step(
 ) -> StepResult:
     """Medians over `repeats` training steps of one workload, after `warm_up` steps that are not counted.
 
-    In between, the machine's bandwidths are measured three times: its clock and its neighbors change while it works.
     `device` and `precision` are for the backend dense, see `sparsesnn.engines.dense.device`; on CUDA the peak is the device's.
     """
     check_repeats(repeats)
@@ -180,12 +148,8 @@ def bench_step(
         train_step(model, optimiser, spikes, labels, precision)
     peak = None if before is None else peak_bytes() - before - 2 * parameter_bytes
     energy = joules(place)
-    times, clocks, looks = [], [], []
-    for k in range(repeats):
-        if engine_class(backend).counts_phases and N_LOOKS * k % repeats < N_LOOKS:
-            looks.append(_Look.at(model, spikes))
-            # not timed: brings back into the caches what they hold in training
-            train_step(model, optimiser, spikes, labels, precision)
+    times, clocks = [], []
+    for _ in range(repeats):
         _core.phase_seconds(reset=True)
         times.append(train_step(model, optimiser, spikes, labels, precision)[2])
         clocks.append(_core.phase_seconds(reset=True))
@@ -198,30 +162,13 @@ def bench_step(
     totals = [1e3 * sum(t) for t in times]
     optimiser_ms = 1e3 * median(t[2] for t in times)
     phases: dict[str, float] = {}
-    floor: dict[str, float] = {}
-    share: dict[str, float] = {}
-    bandwidth: dict[str, dict[str, float]] = {}
-    floor_1_thread = None
-    if looks:
-        seconds = {name: median(clock[name] for clock in clocks) for name in clocks[0]}
-        deliver_s = median(look.deliver_s for look in looks)
-        phases = {k: 1e3 * s for k, s in roofline.engine_phases(seconds, deliver_s).items()}
+    if engine_class(backend).counts_phases:
+        phases = {name: 1e3 * median(clock[name] for clock in clocks) for name in clocks[0]}
         phases["optimiser"] = optimiser_ms
         # of each step: where a phase was slow in one step and another in the next, the medians add up to less than a step
         phases["other"] = 1e3 * median(
             sum(t) - t[2] - sum(clock.values()) for t, clock in zip(times, clocks, strict=True)
         )
-        machine = roofline.typical([look.machine for look in looks])
-        streams = list(roofline.streams(model, spikes, model(spikes), machine))
-        floor = roofline.floor_ms(streams, machine)
-        floor["total"] = sum(floor.values())
-        if _core.num_threads() > 1:
-            one_thread = roofline.typical([look.one_thread for look in looks])
-            floor_1_thread = sum(roofline.floor_ms(streams, one_thread).values())
-        # step is what deliver, timed apart, leaves of the loop they share: nothing, if the machine was slow just then
-        share = {k: ms / phases[k] for k, ms in floor.items() if phases.get(k, 0.0) > 0}
-        share["total"] = floor["total"] / median(totals)
-        bandwidth = {"read": dict(machine.read), "update": dict(machine.update)}
     return StepResult(
         samples_per_s=1e3 * workload.n_samples / median(totals),
         step_ms=median(totals),
@@ -230,10 +177,6 @@ def bench_step(
         backward_ms=1e3 * median(t[1] for t in times),
         optimiser_ms=optimiser_ms,
         phases_ms=phases,
-        floor_ms=floor,
-        roofline_share=share,
-        floor_1_thread_ms=floor_1_thread,
-        bandwidth=bandwidth,
         activity=activity,
         listed=listed,
         dropped=dropped,
@@ -254,38 +197,6 @@ def bench_step(
 def check_repeats(repeats: int) -> None:
     if repeats < 1:
         raise ConfigError(f"bench: repeats is {repeats}; give at least 1")
-
-
-@dataclass(frozen=True)
-class _Look:
-    """What can be measured only between steps: the machine with the engine's threads and with one, and delivering alone."""
-
-    machine: roofline.Machine
-    one_thread: roofline.Machine
-    deliver_s: float
-
-    @classmethod
-    def at(cls, model: Model, spikes: SpikeBatch) -> _Look:
-        machine = one_thread = roofline.measure_machine()
-        if (threads := _core.num_threads()) > 1:
-            _core.set_num_threads(1)
-            one_thread = roofline.measure_machine()
-            _core.set_num_threads(threads)
-        return cls(machine, one_thread, deliver_seconds(model, spikes))
-
-
-def deliver_seconds(model: Model, spikes: SpikeBatch, repeats: int = 5) -> float:
-    """Median time that delivering alone takes in a forward pass, seconds."""
-    _core.probe_deliver(True)
-    try:
-        found = []
-        for _ in range(repeats):
-            _core.phase_seconds(reset=True)
-            model(spikes)
-            found.append(float(_core.phase_seconds(reset=True)["deliver"]))
-        return median(found)
-    finally:
-        _core.probe_deliver(False)
 
 
 def still_adam(model: Model) -> torch.optim.Optimizer:

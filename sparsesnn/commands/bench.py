@@ -8,9 +8,7 @@ from sparsesnn.commands import (
     bench_activity,
     bench_baselines,
     bench_ipu_model,
-    bench_loading,
     bench_step,
-    bench_tune,
 )
 
 
@@ -21,5 +19,3 @@ def register(commands: Any) -> None:
     bench_activity.register(what)
     bench_baselines.register(what)
     bench_ipu_model.register(what)
-    bench_loading.register(what)
-    bench_tune.register(what)

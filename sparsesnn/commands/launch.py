@@ -118,8 +118,8 @@ def _launch(options: argparse.Namespace) -> int:
         return launch_scaling.run(options.program[0], options.program[1:])
     if options.auto:
         raise ConfigError(
-            "--auto: launch no longer chooses a grid; measure some: sparsesnn train … --comm dry-run:R with "
-            "--set parallel.shards=S, then give the fastest here as --ranks R"
+            "--auto: launch no longer predicts which grid is fastest; measure grids with sparsesnn train … --comm dry-run:R "
+            "--set parallel.shards=S, and launch the fastest: --ranks R -- train … --set parallel.shards=S"
         )
     from sparsesnn.launch.command import command_line
     from sparsesnn.launch.finding import find_launcher

@@ -1,4 +1,4 @@
-"""`sparsesnn plan`: which neuron lives where, what it weighs, and, on IPUs, what a step is expected to cost."""
+"""`sparsesnn plan`: where each neuron lives, its bytes, and, on IPUs, the predicted cost of a step."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def register(commands: Any) -> None:
     parser = commands.add_parser(
         "plan",
         help="place a network on a target and count its bytes",
-        description="Places every neuron on a tile, and says what fits, what it weighs and, on IPUs, what it should cost.",
+        description="Places every neuron on a tile, counts bytes, checks that they fit, and predicts the cost of a step on IPUs.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

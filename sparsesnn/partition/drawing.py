@@ -33,7 +33,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def draw(plan: Plan, path: Path, prediction: Prediction | None = None) -> None:
-    """A panel per device (one for all ranks of a CPU target), and, of IPUs, what a step costs."""
+    """A panel per device (one for all ranks of a CPU target), and, for IPUs, the predicted cost of a step."""
     ipu = plan.target.kind == "ipu"
     columns = _columns(plan)
     width = plan.target.tiles if ipu else len(next(iter(columns.values())))

@@ -1,4 +1,4 @@
-"""What a plan for IPUs is expected to cost, as plain data. A prediction, never a measurement."""
+"""The expected cost of a plan for IPUs, as plain data. A prediction, never a measurement."""
 
 from __future__ import annotations
 

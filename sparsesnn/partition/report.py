@@ -1,4 +1,4 @@
-"""A plan for people: a table of where things are, what they weigh, and, on IPUs, what a step is expected to cost."""
+"""A plan for people: a table of placement, bytes, and, on IPUs, the predicted cost of a step."""
 
 from __future__ import annotations
 

@@ -1,28 +1,25 @@
-"""The engine's choices of speed change no bit; unknown ones and values out of range are refused."""
+"""The limits from which on the engine takes another path change no bit; unknown ones and values out of range are refused."""
 
 from __future__ import annotations
 
-import json
 import math
+from typing import Any
 
 import pytest
 import torch
 
 from sparsesnn import _core
-from sparsesnn.bench.tune import TRIED, choices
-from sparsesnn.cli import main
 from sparsesnn.engines.module import Model
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network
 from sparsesnn.spikes import SpikeBatch
 
 T, B, M = 37, 19, 71  # several chunks of every number of rows below 703
-STANDARD = {name: standard for name, _, standard, _ in _core.choices()}
+# 600: chunks of two groups of samples, not one
 VALUES = {
-    **TRIED,
-    "backward_rows": (8, 100, 256, *TRIED["backward_rows"]),
-    "columns_kb": (0, *TRIED["columns_kb"]),
-    "dense_share": (0, 101),
+    "backward_rows": (0, 8, 100, 256, 512, 600, 1024, 4096),
+    "columns_kb": (0, 128, 2048),
+    "dense_share": (0, 30, 60, 101),
 }
 
 
@@ -61,37 +58,19 @@ def step(net: Network, graded: bool) -> list[torch.Tensor]:
 @pytest.mark.parametrize("grad_threshold", [0.9, -math.inf], ids=["some listed", "all listed"])
 @pytest.mark.parametrize("graded", [False, True], ids=["ones", "graded"])
 @pytest.mark.parametrize("loop", [False, True], ids=["forward", "recurrent"])
-def test_no_choice_changes_a_bit(loop: bool, graded: bool, grad_threshold: float) -> None:
-    assert set(VALUES) == set(STANDARD), "a choice that bench tune does not know"
+def test_no_choice_changes_a_bit(loop: bool, graded: bool, grad_threshold: float, choices: Any) -> None:
     net = network(loop, grad_threshold)
-    with choices(**STANDARD):
-        wanted = step(net, graded)
+    wanted = step(net, graded)
     for name, values in VALUES.items():
         for value in values:
-            with choices(**{**STANDARD, name: value}):
+            with choices(**{name: value}):
                 found = step(net, graded)
             assert all(torch.equal(x, y) for x, y in zip(found, wanted, strict=True)), f"{name} = {value}"
-    with choices(**{**STANDARD, "backward_rows": 600}):  # chunks of two groups of samples, not one
-        assert all(torch.equal(x, y) for x, y in zip(step(net, graded), wanted, strict=True))
 
 
-def test_refused() -> None:
-    with pytest.raises(ValueError, match=r"no choice 'rows'; allowed: backward_rows, "):
-        _core.set_choice("rows", 8)
+@pytest.mark.parametrize(("name", "value"), [("rows", 8), ("backward_rows", -1), ("dense_share", 1 << 21)])
+def test_refused(name: str, value: int) -> None:
     with pytest.raises(
-        ValueError, match="backward_rows is '7'; give a whole number from 8 to 1048576 .2048 without it"
+        ValueError, match=f"{name} = {value}; allowed: backward_rows, columns_kb or dense_share, from 0"
     ):
-        _core.set_choice("backward_rows", 7)
-
-
-def test_bench_tune(capsys: pytest.CaptureFixture[str]) -> None:
-    before = _core.choices()
-    small = ["--net", "30-20-4", "--steps", "9", "--batch", "3", "--repeats", "1", "--delays", "0,2"]
-    assert main(["bench", "tune", *small]) == 0
-    text = capsys.readouterr().out
-    assert all(f"{name} {value}" in text for name, values in TRIED.items() for value in values)
-    assert main(["bench", "tune", *small, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["workload"]["delays"] == [0, 2]
-    assert all(line.startswith("export SPARSESNN_") for line in found["exports"])
-    assert _core.choices() == before
+        _core.set_choice(name, value)

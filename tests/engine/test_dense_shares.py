@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from sparsesnn import _core
-from sparsesnn.bench.tune import choices
 from sparsesnn.engines.module import Model
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network
@@ -65,7 +64,7 @@ def step(net: Network, n_steps: int, n_samples: int, weight_dtype: str, seed: in
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_same_bits_over_random_networks_threads_and_instruction_sets(seed: int) -> None:
+def test_same_bits_over_random_networks_threads_and_instruction_sets(seed: int, choices: Any) -> None:
     rng = random.Random(seed)
     net, n_steps, n_samples = random_network(rng)
     weight_dtype = rng.choice(["float32", "float32", "bfloat16"])

@@ -26,20 +26,12 @@ nb::dict build_info() {
   return info;
 }
 
-nb::list engine_choices() {
-  nb::list found;
-  for (const Choice& choice : known_choices())
-    found.append(nb::make_tuple(choice.name, choices.*choice.value, choice.standard(), choice.meaning));
-  return found;
-}
-
 }  // namespace
 
 void register_build(nb::module_& m) {
   // An exception here becomes the ImportError of the module.
   set_isa_from_environment();
   set_num_threads_from_environment();
-  set_choices_from_environment();
 
   m.attr("version") = SPARSESNN_VERSION;
   m.def("build_info", &build_info, "What was built and what is in use; see sparsesnn.build_info.");
@@ -48,9 +40,9 @@ void register_build(nb::module_& m) {
   // Waits for passes that run in other threads, which need the GIL to go on.
   m.def("set_num_threads", &set_num_threads, "n"_a, nb::call_guard<nb::gil_scoped_release>(),
         "Sets the number of threads, 1 to 1024; ValueError otherwise.");
-  m.def("choices", &engine_choices, "(name, value, standard value, meaning) of every choice of speed (choices.h).");
   m.def("set_choice", &set_choice, "name"_a, "value"_a,
-        "Sets one, between passes; ValueError where it is unknown or out of range.");
+        "For tests: sets a limit of choices.h, between passes, and returns what it was; ValueError where it is unknown "
+        "or out of range.");
 }
 
 }  // namespace sparsesnn

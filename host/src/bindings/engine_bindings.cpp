@@ -17,7 +17,6 @@
 #include "host/src/cpu/engine.h"
 #include "host/src/cpu/packing.h"
 #include "host/src/cpu/phases.h"
-#include "host/src/machine/bandwidth.h"
 #include "host/src/training/tile_sums.h"
 #include "python_layer.h"
 
@@ -243,12 +242,6 @@ void register_engine(nb::module_& m) {
       "packed_bytes", [](const LayerSpec& spec, int n_pre) { return packed_bytes(n_pre, spec); }, "spec"_a, "n_pre"_a,
       "Bytes of a weight of n_pre rows that `pack_rows` packs.");
   m.def("release_memory", &release_kept, "Gives back the memory that the engine keeps for the next step.");
-  m.def(
-      "probe_deliver", [](bool on) { probe_deliver.store(on); }, "on"_a,
-      "While on, forward passes deliver a second time, alone, and phase 'deliver' counts it.");
-  m.def("measure_bandwidth", &measure_bandwidth, "n_bytes"_a, "update"_a, "seconds"_a,
-        nb::call_guard<nb::gil_scoped_release>(),
-        "Bytes per second that all threads together read, or read and write, each over n_bytes of its own.");
   m.def("phase_seconds", &phase_seconds, "reset"_a,
         "Wall time by phase since the process began, or since the last call with reset=True.");
   m.attr("group_samples") = group_samples;

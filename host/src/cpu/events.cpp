@@ -58,8 +58,8 @@ Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_sam
     events.n += static_cast<std::size_t>(end - begin);
   });
   events.lists.push_back({0, events.n});
-  events.rows = Array<std::uint32_t>(events.n + most_events_ahead);
-  std::fill_n(events.rows.data() + events.n, most_events_ahead, 0u);
+  events.rows = Array<std::uint32_t>(events.n + events_ahead);
+  std::fill_n(events.rows.data() + events.n, events_ahead, 0u);
   events.order = Array<std::uint32_t>(from.with_near ? events.n : 0);
   const float* values = from.lists.values;
   if (values) events.values = Array<float>(events.n);

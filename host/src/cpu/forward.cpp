@@ -81,13 +81,13 @@ std::vector<Source> whole_rows(const LayerSpec& spec, const LayerInput& input, s
 // Feed-forward: tile by tile over the whole sequence, so that a tile's columns stay in its core's L2 cache. Calls
 // body(pass with those columns, tile, block of samples), the blocks of a tile one after another.
 template <class Body>
-void each_tile(const ForwardPass& pass, TileColumns& columns, Phase phase, Body&& body) {
+void each_tile(const ForwardPass& pass, TileColumns& columns, Body&& body) {
   const int n_items = pass.spec->n_tiles() * pass.n_blocks, n_workers = std::min(n_items, num_threads());
   parallel_for(n_items, [&](int item, int worker) {
     const int p = item / pass.n_blocks;
     ForwardPass here = pass;
     here.sources = columns.of(p, worker);
-    const PhaseTimer timer(phase, n_workers);
+    const PhaseTimer timer(Phase::forward, n_workers);
     body(here, p, item % pass.n_blocks);
   });
 }
@@ -114,8 +114,8 @@ bool lets_sources_wait(const LayerSpec& spec, const LayerInput& input) {
 // body(pass, b, t0, t1, current, stride). With `columns` a few samples (or one) run some steps, then the next ones.
 // Each current is the same sum in the same order.
 template <class Body>
-void each_sample(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, Phase phase, Body&& body) {
-  const PhaseTimer timer(phase);
+void each_sample(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, Body&& body) {
+  const PhaseTimer timer(Phase::forward);
   const std::size_t n = static_cast<std::size_t>(pass.spec->n_padded());
   const int n_threads = num_threads(), n_samples = pass.n_samples, n_steps = pass.n_steps;
   int n_beside = 1, n_together = n_steps;  // samples and steps at a time
@@ -151,35 +151,13 @@ void run_by_sample(const Kernels& kernels, const ForwardPass& pass, TileColumns*
   const std::size_t n = static_cast<std::size_t>(pass.spec->n_padded());
   std::vector<UnderWay> under_way;
   for (int b = 0; b < pass.n_samples; ++b) under_way.emplace_back(pass);
-  each_sample(kernels, pass, columns, Phase::forward,
-              [&](const ForwardPass& here, int b, int t0, int t1, float* current, std::size_t stride) {
-                const Array<OwnSpikes> own(pass.n_loops);
-                const Array<std::uint32_t> own_ids(n * pass.n_loops);
-                kernels.forward_sample(here, b, t0, t1,
-                                       {current, stride, own.data(), own_ids.data(), under_way[b].pointers.data()},
-                                       dropped);
-              });
-}
-
-// Phase::deliver: the deliveries of a forward pass once more, and nothing else.
-void repeat_deliver(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, bool by_sample,
-                    const LayerOutput& out) {
-  const Lists own{out.offsets.data(), out.ids.data(), out.n_spikes.data(), out.wide};
-  std::atomic<float> sink{0.0f};  // so that no sum is left out as unused
-  if (!by_sample) {
-    each_tile(pass, *columns, Phase::deliver, [&](const ForwardPass& here, int p, int block) {
-      const int b0 = block * pass.block_size, b1 = std::min(pass.n_samples, b0 + pass.block_size);
-      sink.store(kernels.deliver_tile(here, p, b0, b1), std::memory_order_relaxed);
-    });
-  } else {
-    each_sample(kernels, pass, columns, Phase::deliver,
-                [&](const ForwardPass& here, int b, int t0, int t1, float* current, std::size_t stride) {
-                  const Array<OwnSpikes> heard(pass.n_loops);
-                  sink.store(
-                      kernels.deliver_sample(here, b, t0, t1, {current, stride, heard.data(), nullptr, nullptr}, own),
-                      std::memory_order_relaxed);
-                });
-  }
+  each_sample(
+      kernels, pass, columns, [&](const ForwardPass& here, int b, int t0, int t1, float* current, std::size_t stride) {
+        const Array<OwnSpikes> own(pass.n_loops);
+        const Array<std::uint32_t> own_ids(n * pass.n_loops);
+        kernels.forward_sample(here, b, t0, t1,
+                               {current, stride, own.data(), own_ids.data(), under_way[b].pointers.data()}, dropped);
+      });
 }
 
 void prefix_sum(const std::int32_t* counts, std::int64_t n, std::int64_t* offsets) {
@@ -304,7 +282,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   } else if (by_sample) {
     run_by_sample(kernels, pass, columns ? &*columns : nullptr, out.dropped.data());
   } else {
-    each_tile(pass, *columns, Phase::forward, [&](const ForwardPass& here, int p, int block) {
+    each_tile(pass, *columns, [&](const ForwardPass& here, int p, int block) {
       const int b0 = block * block_size, b1 = std::min(n_samples, b0 + block_size);
       kernels.forward(here, p, block, b0, b1);
     });
@@ -317,8 +295,6 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
       });
   }
   if (spiking) collect_lists(kernels, pass, out);
-  if (probe_deliver.load(std::memory_order_relaxed))
-    repeat_deliver(kernels, pass, columns ? &*columns : nullptr, by_sample, out);
   out.state = std::move(states.states);
   out.state_in_tiles = true;
   return out;

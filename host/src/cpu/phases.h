@@ -8,16 +8,12 @@
 
 namespace sparsesnn {
 
-enum class Phase : int { pack, forward, deliver, collect, sort, step_grad, deliver_grad, sum_shares, count_ };
+enum class Phase : int { pack, forward, collect, sort, step_grad, deliver_grad, sum_shares, count_ };
 
 inline constexpr std::array<const char*, static_cast<std::size_t>(Phase::count_)> phase_names{
-    "pack", "forward", "deliver", "collect", "sort", "step_grad", "deliver_grad", "sum_shares"};
+    "pack", "forward", "collect", "sort", "step_grad", "deliver_grad", "sum_shares"};
 
 inline std::array<std::atomic<std::int64_t>, static_cast<std::size_t>(Phase::count_)> phase_ns{};
-
-// Deliver and step are one loop (Phase::forward). While this is set, each layer's forward pass is followed by one that
-// only delivers the same lists, and that time goes to Phase::deliver.
-inline std::atomic<bool> probe_deliver{false};
 
 // Adds the time until its end to a phase; of a phase that `n_workers` work on at once, each adds its part. A few per
 // call of a layer, so it costs nothing.

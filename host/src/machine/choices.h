@@ -1,38 +1,26 @@
-// What suits one machine and not another: choices of speed alone, which change no bit of any result. Each is an
-// environment variable, SPARSESNN_ and its name in capitals, read when the module is imported; `sparsesnn bench tune`
-// measures them. Not here: the width of a tile, which decides the order of sums.
+// Limits from which on the engine takes another path to the same bits. No user sets them: tests do, so that small
+// networks take every path (tests/engine/test_choices.py).
 #pragma once
 
-#include <span>
 #include <string_view>
 
 namespace sparsesnn {
 
 struct Choices {
-  int backward_rows = 2048;  // see `known_choices`
-  int events_ahead = 16;
-  int senders_ahead = 2;
+  // Steps times samples whose current gradients the backward pass keeps between its two halves; twice as many if they
+  // are those of eight samples.
+  int backward_rows = 2048;
+  // Kilobytes of a tile's weights from several connections, above which deliver takes one connection at a time.
   int columns_kb = 512;
+  // Percent of a population's neurons listed (a spike counts a third), from which on the gradients of its lists come
+  // from a product over all of its neurons; 101: never.
   int dense_share = 45;
-  int huge_pages = 0;
 };
 
 // Those in use. Written only between passes.
 extern Choices choices;
 
-struct Choice {
-  const char* name;
-  int Choices::* value;
-  int low, high;
-  const char* meaning;
-
-  int standard() const { return Choices().*value; }
-};
-
-std::span<const Choice> known_choices();
-
-// Throws std::invalid_argument where there is no such choice or the value is out of range.
-void set_choice(std::string_view name, int value);
-void set_choices_from_environment();
+// Sets one, and returns what it was. Throws std::invalid_argument for an unknown name or a value out of range.
+int set_choice(std::string_view name, int value);
 
 }  // namespace sparsesnn

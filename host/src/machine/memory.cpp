@@ -16,13 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "choices.h"
-
 namespace sparsesnn {
 namespace {
 
 constexpr std::size_t line = 64;  // room for the header before each block, and its alignment
-constexpr std::size_t huge_page = 2 << 20, smallest_huge = 4 << 20;
 
 struct Header {
   std::size_t size;  // of the block
@@ -149,14 +146,6 @@ void* allocate(std::size_t n_bytes) {
     const std::lock_guard lock(k.mutex);
     if (void* memory = take(k, size, false)) return memory;
   }
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-  if (choices.huge_pages && size >= smallest_huge) {
-    const std::size_t whole = (size + huge_page - 1) / huge_page * huge_page;
-    void* block = std::aligned_alloc(huge_page, whole);
-    if (block) madvise(block, whole, MADV_HUGEPAGE);
-    return begin_block(block, {size, false});
-  }
-#endif
   return begin_block(std::aligned_alloc(line, size), {size, false});
 }
 

@@ -117,8 +117,8 @@ SortedLists::SortedLists(const std::vector<Message>& messages, const std::vector
     for (std::size_t g = 0; g < n_groups; ++g) sum += std::exchange(events.starts[g], sum);
     events.starts[n_groups] = sum;
     events.n = static_cast<std::size_t>(sum);
-    events.rows = Array<std::uint32_t>(events.n + most_events_ahead);
-    std::fill_n(events.rows.data() + events.n, most_events_ahead, 0u);
+    events.rows = Array<std::uint32_t>(events.n + events_ahead);
+    std::fill_n(events.rows.data() + events.n, events_ahead, 0u);
     for (std::size_t r = 0; r < n_ranks; ++r) {
       const std::int32_t from = events.starts[2 * std::size_t{first_[r]}],
                          to = events.starts[2 * std::size_t{first_[r + 1]}];

@@ -37,8 +37,8 @@ ROWS = 8
 
 
 def first_reader(network: Network, name: str) -> Connection | None:
-    """The connection by which the lists of a population are first heard, if that gathers them by sender on its way back; None: each
-    rank sorts for itself what it needs."""
+    """The connection that reads the lists of a population first, if its backward pass gathers them by sender; None: each rank sorts
+    the lists that it needs itself."""
 
     def is_readout(c: Connection) -> bool:
         return isinstance(network.populations[c.post], LI)

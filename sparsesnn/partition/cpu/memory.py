@@ -28,8 +28,8 @@ at most 4,096.
 | objects | what Python and PyTorch hold of a layer beside its arrays: modules, nodes of the graph, small tensors |
 
 Layers take over memory from one another (`host/src/machine/memory.h`): of "packed", "masks", "waiting sums", "state gradient", "sorting" and
-"shares" the layer with the most counts, and the items add up, although not all are in use at once. What a rank really takes
-on this machine a dry run measures (`sparsesnn train --comm dry-run:R`).
+"shares" the layer with the most counts, and the items add up, although not all are in use at once. A dry run measures
+the memory of a rank on this machine (`sparsesnn train --comm dry-run:R`).
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _working(
     n_read: Mapping[ConnectionPlan, int],
     lengths: Mapping[str, Lengths],
 ) -> dict[str, int]:
-    """What a layer of `n` neurons holds while it runs, and the next one takes over; `n_read`: weights as the engine reads them."""
+    """Memory of a layer of `n` neurons while it runs, which the next one takes over; `n_read`: weights as the engine reads them."""
     population, incoming = plan.network.populations[name], plan.incoming(name)
     rows, train, width = plan.n_steps * plan.n_samples, int(plan.trains), tile_width(plan, name)
     of_maps = plan.runs_by_row(name)
@@ -217,8 +217,8 @@ def waiting_sums(plan: Plan) -> int:
 
 
 def _shares(plan: Plan, c: ConnectionPlan, n_rows: int, n_tiles: int, lengths: Lengths) -> int:
-    """What the tiles give to the gradients of a connection's lists. If most senders are listed, a product gives them at once; what
-    comes back through loops is added up sample by sample, that of sparse synapses over all tiles."""
+    """The tiles' shares of the gradients of a connection's lists. There are none if most senders are listed (one product gives the
+    gradients) or in a loop (added up sample by sample); sparse synapses add up over all tiles."""
     if (
         c.recurrent
         or c.pre in plan.network.inputs

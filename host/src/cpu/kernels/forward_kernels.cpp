@@ -190,20 +190,6 @@ void forward_tile(const ForwardPass& shared, int tile, int block, int b0, int b1
 }
 
 template <int W, class Weight>
-float deliver_only(const ForwardPass& shared, int tile, int b0, int b1) {
-  const ForwardPass pass = shared;
-  float sum = 0.0f;
-  const auto add = [&](int, int, const Columns<W>& current) {
-    for (const Vector& x : current.x) sum += x[0];
-  };
-  if (by_source<Weight>(pass, W, b1 - b0))
-    each_block<W, Weight, true>(pass, tile, b0, b1, add);
-  else
-    each_step<W, Weight, true>(pass, tile, b0, b1, add);
-  return sum;
-}
-
-template <int W, class Weight>
 void tile_sources(const ForwardPass& shared, int tile, int t0, int t1, int b0, int b1, float* currents) {
   const ForwardPass pass = shared;
   const std::size_t first = static_cast<std::size_t>(tile) * W, row = static_cast<std::size_t>(pass.spec->n_padded());
@@ -313,20 +299,6 @@ void forward_sample(const ForwardPass& pass, int b, int t0, int t1, const Sample
   }
 }
 
-float deliver_sample(const ForwardPass& pass, int b, int t0, int t1, const SampleRoom& room, const Lists& own) {
-  float sum = 0.0f;
-  for (int t = t0; t < t1; ++t) {
-    for (int k = 0; k < pass.n_loops; ++k) {
-      const int from = t - pass.loops[k].delay;
-      room.own[k] = from >= 0 ? spikes_of(own, from, pass.n_samples, b) : OwnSpikes();
-    }
-    float* const current = room.current + (t - t0) * room.stride;
-    sample_current(pass, t, b, room.own, current);
-    for (int k = 0; k < pass.spec->n_padded(); k += 16) sum += current[k];
-  }
-  return sum;
-}
-
 namespace {
 
 // Calls body with the tile's width and with the weights' type, as a null pointer.
@@ -352,14 +324,6 @@ void hear_sources(const ForwardPass& pass, int tile, int t0, int t1, int b0, int
   with_kernel(*pass.spec, [&](auto w, auto* weight) {
     tile_sources<w(), std::remove_pointer_t<decltype(weight)>>(pass, tile, t0, t1, b0, b1, currents);
   });
-}
-
-float deliver_tile(const ForwardPass& pass, int tile, int b0, int b1) {
-  float sum = 0.0f;
-  with_kernel(*pass.spec, [&](auto w, auto* weight) {
-    sum = deliver_only<w(), std::remove_pointer_t<decltype(weight)>>(pass, tile, b0, b1);
-  });
-  return sum;
 }
 
 }  // namespace sparsesnn::SPARSESNN_ISA

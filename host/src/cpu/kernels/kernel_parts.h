@@ -16,10 +16,8 @@ using Id32 = std::uint32_t;
 
 // ---- forward_kernels.cpp
 void forward(const ForwardPass&, int tile, int block, int b0, int b1);
-float deliver_tile(const ForwardPass&, int tile, int b0, int b1);
 void hear_sources(const ForwardPass&, int tile, int t0, int t1, int b0, int b1, float* currents);
 void forward_sample(const ForwardPass&, int b, int t0, int t1, const SampleRoom& room, std::int32_t* dropped);
-float deliver_sample(const ForwardPass&, int b, int t0, int t1, const SampleRoom& room, const Lists& own);
 void forward_step(const ForwardPass&, int t, int b, float* current, const OwnSpikes* own);
 
 // ---- list_kernels.cpp

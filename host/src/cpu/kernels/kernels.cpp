@@ -75,19 +75,6 @@ void exp_below(const float* x, std::size_t n, double most, double* out) {
   }
 }
 
-float read_memory(const float* data, std::size_t n) {
-  Vector sum[8] = {};
-  for (std::size_t k = 0; k < n; k += 8 * vector_width)
-    for (int l = 0; l < 8; ++l) sum[l] += load(data + k + l * vector_width);
-  for (int l = 1; l < 8; ++l) sum[0] += sum[l];
-  return sum_lanes(sum[0]);
-}
-
-void update_memory(float* data, std::size_t n) {
-  const Vector one = broadcast(1.0f);
-  for (std::size_t k = 0; k < n; k += vector_width) store(data + k, load(data + k) + one);
-}
-
 }  // namespace
 
 extern const DenseKernels dense_kernels;
@@ -95,10 +82,8 @@ extern const RandomKernels random_kernels;
 extern const Kernels kernels;
 const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA),
                       forward,
-                      deliver_tile,
                       hear_sources,
                       forward_sample,
-                      deliver_sample,
                       forward_step,
                       select,
                       rotation_of,
@@ -121,8 +106,6 @@ const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA),
                       add_columns<true>,
                       exp_below,
                       adam,
-                      read_memory,
-                      update_memory,
                       &dense_kernels,
                       &random_kernels};
 

@@ -19,15 +19,11 @@ struct Kernels {
   const char* name;
   // One tile, samples b0..b1-1, all steps.
   void (*forward)(const ForwardPass&, int tile, int block, int b0, int b1);
-  // The same without step and select, for benchmarks. Returns a number that depends on every current.
-  float (*deliver_tile)(const ForwardPass&, int tile, int b0, int b1);
   // What sources bring to one tile in steps t0..t1-1 of samples b0..b1-1, and its bias, into currents
   // [b1 - b0][t1 - t0][P·W].
   void (*hear_sources)(const ForwardPass&, int tile, int t0, int t1, int b0, int b1, float* currents);
   // One sample, all tiles, steps t0..t1-1; applies the capacity too.
   void (*forward_sample)(const ForwardPass&, int b, int t0, int t1, const SampleRoom& room, std::int32_t* dropped);
-  // The same without step and select, for benchmarks; `own` are the lists that the layer has put out.
-  float (*deliver_sample)(const ForwardPass&, int b, int t0, int t1, const SampleRoom& room, const Lists& own);
   // One step of one sample, all tiles; `own`: for each loop the population's spikes that it brings.
   void (*forward_step)(const ForwardPass&, int t, int b, float* current, const OwnSpikes* own);
   // Applies the capacity to list `t, b`; returns what was dropped. `others`: fired and near candidates of the other
@@ -82,9 +78,6 @@ struct Kernels {
   // out[k] = e^(x[k] - most) of n numbers, of which none is above `most`; NaN stays NaN.
   void (*exp_below)(const float* x, std::size_t n, double most, double* out);
   void (*adam)(float* w, float* m, float* s, const float* d, std::size_t n, const AdamStep&);
-  // For benchmarks: reads n floats, a multiple of 128, and returns their sum; adds 1 to each of them.
-  float (*read_memory)(const float*, std::size_t n);
-  void (*update_memory)(float*, std::size_t n);
   const DenseKernels* dense;
   const RandomKernels* random;
 };

@@ -1,7 +1,6 @@
 // From ∂L/∂i of a tile to the gradients of weights, bias and list values.
 #include "codelets/cpu/deliver_grad.h"
 #include "codelets/cpu/deliver_grad_lists.h"
-#include "host/src/machine/choices.h"
 #include "kernel_parts.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
@@ -35,12 +34,7 @@ void weight_grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int ti
     const SenderSums& of = at_hand.sums[k];
     const SenderChunk& from = at_hand.senders[k];
     if (of.rows || (!of.weight && !of.d_weight)) continue;
-    const SenderEvents events{from.starts,
-                              from.rows,
-                              static_cast<std::uint32_t>(chunk.group_rows()),
-                              from.values,
-                              static_cast<std::size_t>(choices.events_ahead),
-                              choices.senders_ahead};
+    const SenderEvents events{from.starts, from.rows, static_cast<std::uint32_t>(chunk.group_rows()), from.values};
     const WeightGrad to{at(of.d_weight, first), at(of.d_weight_group, first), at_hand.first, chunk.t1 == pass.n_steps,
                         chunk.t0 == 0};
     deliver_grad<W>(d_current, events, part.begin(of.n_pre), part.end(of.n_pre),

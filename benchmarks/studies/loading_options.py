@@ -1,4 +1,4 @@
-"""`sparsesnn bench loading`: one epoch of loading, beside Tonic and PyTorch."""
+"""`./dev bench loading`: one epoch of loading, compared with Tonic and PyTorch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  sparsesnn bench loading shd --data DIR
-  sparsesnn bench loading nmnist --data DIR --rounds 5 --json
-  sparsesnn bench loading --config configs/fsdd_cochlea.toml --data DIR     its time steps, network and augmentation
+  ./dev bench loading shd --data DIR
+  ./dev bench loading nmnist --data DIR --rounds 5 --json
+  ./dev bench loading --config configs/fsdd_cochlea.toml --data DIR     its time steps, network and augmentation
 
 what is raced: Tonic's data set with ToFrame and a DataLoader (tonic), the same from Tonic's DiskCachedDataset (disk
   cache), our stream of spike lists (stream), and our stream made dense frames (frames). Then a network is trained from
@@ -30,7 +30,7 @@ DIR is the folder that holds Tonic's folder (SHD, SSC or NMNIST); parts of a set
 
 def register(what: Any) -> None:
     text = (
-        "one epoch of loading, beside Tonic and PyTorch: "
+        "one epoch of loading, compared with Tonic and PyTorch: "
         "Times an epoch of loading in every way there is, interleaved, and how long training waits."
     )
     flags = "threads"
@@ -55,10 +55,10 @@ def register(what: Any) -> None:
 
 
 def _loading(options: argparse.Namespace) -> int:
-    from sparsesnn.bench.loading import bench_loading
     from sparsesnn.config import Config, NetConfig
     from sparsesnn.engines import set_threads
     from sparsesnn.errors import ConfigError
+    from studies.loading import bench_loading
 
     name, parameters, augment, batch = options.dataset, None, None, 48
     network: Callable[[int, int], Network] | None = NetConfig("auto-1024-1024-auto").network

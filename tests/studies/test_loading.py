@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from sparsesnn import datasets
-from sparsesnn.bench.loading import bench_loading
 from sparsesnn.cli import main
 from sparsesnn.datasets import Augment
 from sparsesnn.errors import ConfigError, DataError, MissingDependencyError
 from sparsesnn.network import parse_net
+from studies.__main__ import parser
+from studies.loading import bench_loading
 
 pytestmark = pytest.mark.slow
 
@@ -96,9 +97,10 @@ def test_images_and_their_pooling(folder: Path, tmp_path: Path) -> None:
 
 def test_worker_processes(folder: Path, tmp_path: Path) -> None:
     """In a process of its own: this one has threads, which Python does not like to fork."""
-    command = [sys.executable, "-m", "sparsesnn", "bench", "loading", "shd", "--data", str(folder), "--cache"]
+    command = [sys.executable, "-m", "studies", "loading", "shd", "--data", str(folder), "--cache"]
     more = [str(tmp_path), "--workers", "2", "--rounds", "1", "--hidden", "none", "--json"]
-    done = subprocess.run([*command, *more], capture_output=True, text=True, check=True)
+    benchmarks = Path(__file__).parents[2] / "benchmarks"
+    done = subprocess.run([*command, *more], cwd=benchmarks, capture_output=True, text=True, check=True)
     result = json.loads(done.stdout)
     assert (result["n_workers"], result["n_samples"], result["batch"]) == (2, 13, 48)
 
@@ -109,8 +111,8 @@ def test_the_command_takes_a_recipe(folder: Path, tmp_path: Path, capsys: pytest
         '[data]\nname = "shd"\nn_steps = 40\npool = 10\n[net]\ntext = "70-8r-3"\n[train]\nbatch = 4\n'
         "[augment]\nevent_drop = 0.2\n"
     )
-    arguments = ["bench", "loading", "--config", str(recipe), "--data", str(folder), "--cache", str(tmp_path)]
-    assert main([*arguments, "--workers", "0", "--rounds", "1", "--json"]) == 0
+    arguments = ["loading", "--config", str(recipe), "--data", str(folder), "--cache", str(tmp_path)]
+    assert main([*arguments, "--workers", "0", "--rounds", "1", "--json"], parser()) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["net"], result["batch"], result["n_steps"]) == ("70-8r-3", 4, 40)
     assert set(result["training"]) == {"not augmented", "augmented"}
@@ -155,6 +157,6 @@ def test_the_command_says_what_is_missing(folder: Path, tmp_path: Path, capsys: 
         (["nmnist", "--config", str(recipe)], "'nmnist' and a configuration of 'shd'; give one of them"),
         (["--config", str(tmp_path / "none.toml")], "--config: .*none.toml cannot be read"),
     ):
-        assert main(["bench", "loading", *arguments, "--data", str(folder)]) == 2
+        assert main(["loading", *arguments, "--data", str(folder)], parser()) == 2
         error = capsys.readouterr().err
         assert message.split(".*")[-1] in error

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from sparsesnn import _core
-from sparsesnn.bench import roofline
-from sparsesnn.bench.roofline import LEVELS, PHASES, Machine, Stream
 from sparsesnn.bench.workload import Workload
+from sparsesnn.cli import main
+from sparsesnn.errors import ConfigError
+from studies import roofline
+from studies.__main__ import parser
+from studies.roofline import LEVELS, PHASES, Machine, Stream, bench_roofline
 
 # whether a network so small can be just as active as wanted does not matter here
 pytestmark = pytest.mark.filterwarnings("ignore:init_activity")
@@ -83,31 +86,42 @@ def test_cache_sizes_are_those_that_the_system_describes(tmp_path: Path) -> None
     assert roofline.cache_sizes(tmp_path)["L1"] == 32 << 10, "a usual size instead of one that cannot be read"
 
 
-def test_the_probe_times_deliver_and_changes_nothing() -> None:
-    workload = Workload("30-20r-10", 7, 3, input_activity=0.2, hidden_activity=0.2)
-    spikes = workload.spikes()
-    model = workload.model("cpu", spikes)
-    want = model(spikes)
-    _core.phase_seconds(reset=True)
-    _core.probe_deliver(True)
-    try:
-        got = model(spikes)
-    finally:
-        _core.probe_deliver(False)
-    clocks = _core.phase_seconds(reset=True)
-    assert clocks["deliver"] > 0
-    assert want.potentials is not None
-    assert got.potentials is not None
-    assert got.potentials.equal(want.potentials)
-    model(spikes)
-    assert _core.phase_seconds(reset=True)["deliver"] == 0
+def test_bandwidths_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for n_bytes, update, n_threads in ((4096, False, 1), (1, True, 1), (4096, True, 3)):
+        assert (
+            roofline.measure_bandwidth(n_bytes, update, 0.001, n_threads) > 1e6
+        )  # of a machine that does other things too
+    roofline._measure.cache_clear()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(ConfigError, match="no-such-compiler cannot be run"):
+        roofline.measure_bandwidth(4096, False, 0.001, 1)
+    roofline._measure.cache_clear()
 
 
-def test_bandwidths_are_measured() -> None:
-    assert _core.measure_bandwidth(4096, False, 0.001) > 1e6  # of a machine that does other things meanwhile
-    assert _core.measure_bandwidth(1, True, 0.001) > 1e6
-    with pytest.raises(TypeError):
-        _core.measure_bandwidth(-1, False, 0.001)
+def test_command(capsys: pytest.CaptureFixture[str]) -> None:
+    small = [
+        "roofline",
+        "--net",
+        "30-20-4",
+        "--steps",
+        "10",
+        "--batch",
+        "4",
+        "--input-activity",
+        "0.2",
+        "--repeats",
+        "2",
+    ]
+    assert main([*small, "--json"], parser()) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["phases_ms"].keys() == {*PHASES, "pack", "other"}
+    assert found["floor_ms"].keys() == {*PHASES, "total"}
+    assert found["floor_ms"]["total"] == pytest.approx(sum(found["floor_ms"][phase] for phase in PHASES))
+    assert found["share"]["total"] == pytest.approx(found["floor_ms"]["total"] / found["step_ms"])
+    assert main(small, parser()) == 0
+    assert "read-modify-write" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="repeats is 0"):
+        bench_roofline(Workload("30-20-4"), repeats=0)
 
 
 def test_several_measurements_of_one_machine_count_by_their_medians() -> None:
