@@ -15,7 +15,8 @@ from sparsesnn.network import Connection, Network
 from sparsesnn.partition.ipu.layout import crossing, place_helpers
 from sparsesnn.partition.ipu.memory import tile_totals
 from sparsesnn.partition.ipu.vertices import loops_rounds
-from sparsesnn.partition.plan import Plan, Shard
+from sparsesnn.partition.pieces import Shard
+from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
 from sparsesnn.surrogate import Surrogate

@@ -13,7 +13,7 @@ from sparsesnn import _core
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Communicator
 from sparsesnn.host.comm.layer_exchange import make_exchange
-from sparsesnn.launch.scaling import KINDS
+from sparsesnn.launch.points import KINDS
 from sparsesnn.partition.target import Links
 from sparsesnn.regular_file import MAX_TEXT_BYTES, check_regular
 

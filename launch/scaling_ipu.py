@@ -8,38 +8,21 @@ drives them all, or under PopRun each instance its own replicas. There is no ste
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from sparsesnn.bench.ipu_step import check_backend, time_steps
+from sparsesnn.bench.ipu_step import time_steps
 from sparsesnn.engines import set_threads
 from sparsesnn.engines.module import Model
-from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Local
 from sparsesnn.ipu.instance import find_instance
-from sparsesnn.launch.scaling import Point, network_of, work_per_s
+from sparsesnn.launch.point_work import N_CALIBRATION, average, calibrate, draw_spikes, events_of
+from sparsesnn.launch.points import Point, Row, network_of, target_of, work_per_s
 
 if TYPE_CHECKING:
     from sparsesnn.host.comm import Communicator
-    from sparsesnn.partition.target import Target
-
-Row = dict[str, Any]
-
-
-def target_of(backend: str, target: str, shards: int = 1) -> Target:
-    """`shards` of the IPUs that `target` describes, such as "ipu-mk2" or "ipu-mk2:1x64".
-
-    Errors: `ConfigError` for a target of several IPUs, and those of `check_backend`.
-    """
-    one = check_backend(backend, target)
-    if one.devices != 1:
-        raise ConfigError(
-            f"--target: is {target!r}, of {one.devices} IPUs; give one IPU, such as ipu-mk2 or ipu-mk2:1x64: --ranks says how many"
-        )
-    return replace(one, name=f"{one.name.partition(':')[0]}:{shards}x{one.tiles}", devices=shards)
 
 
 def measure_here(point: Point, threads: int, backend: str, target: str) -> Row:
@@ -50,8 +33,6 @@ def measure_here(point: Point, threads: int, backend: str, target: str) -> Row:
 
 def measure(point: Point, world: Communicator, backend: str, target: str) -> Row:
     """The row of a point; the same on all ranks of `world`, which are the instances of PopRun."""
-    from sparsesnn.launch.scaling_worker import N_CALIBRATION, average, calibrate, draw_spikes, events_of
-
     machine = target_of(backend, target, point.shards)
     instance = find_instance(backend, machine, point.replicas)
     network = network_of(point).with_delay(1)  # which connections between IPUs need

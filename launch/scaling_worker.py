@@ -6,7 +6,6 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from sparsesnn import _core
 from sparsesnn.adam import Adam
@@ -26,17 +24,12 @@ from sparsesnn.host.comm import Communicator, Grid, Local, make_grid
 from sparsesnn.host.comm.dry_run import DryRun
 from sparsesnn.host.comm.on_ranks import run_on_ranks
 from sparsesnn.launch.links import measure_links
-from sparsesnn.launch.scaling import DRY_RUN, Point, network_of
-from sparsesnn.layers import LI
+from sparsesnn.launch.point_work import N_CALIBRATION, average, calibrate, draw_spikes, events_of, lists_of, n_places
+from sparsesnn.launch.points import DRY_RUN, Point, network_of
 from sparsesnn.loss import CrossEntropy
-from sparsesnn.network import Network
 from sparsesnn.partition.target import Links
 from sparsesnn.runtime import num_threads
-from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train.files import strict_json, write_atomically
-
-#: samples of which the gains of all layers are found, the same on every rank and for every number of ranks
-N_CALIBRATION = 16
 
 
 def main(arguments: list[str]) -> int:
@@ -81,7 +74,7 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
     step = training.step
     output, _ = step()
     rates = {"input": training.spikes.activity(), **output.activity()}
-    listed = {name: lists.ids.numel() / _places(lists) for name, lists in _lists(output).items()}
+    listed = {name: lists.ids.numel() / n_places(lists) for name, lists in lists_of(output).items()}
     activity = average(grid.replicas, rates, last - first)
     listed = average(grid.replicas, listed, last - first)
     dropped = dict(zip(output.dropped(), grid.replicas.sum_counts(list(output.dropped().values())), strict=True))
@@ -211,72 +204,6 @@ def samples_of(replica: int, n_replicas: int, n_samples: int) -> tuple[int, int]
     n_groups = -(-n_samples // group)
     first, last = (-(-r * n_groups // n_replicas) * group for r in (replica, replica + 1))
     return min(first, n_samples), min(last, n_samples)
-
-
-def draw_spikes(point: Point, first: int, last: int) -> SpikeBatch:
-    """Random input of samples `first` to `last` - 1, which does not depend on who draws it."""
-    parts = []
-    for sample in range(first, last):
-        generator = torch.Generator().manual_seed(point.seed + 1 + sample)
-        parts.append(torch.rand(point.n_steps, 1, point.width, generator=generator) < point.activity)
-    return SpikeBatch.from_dense(torch.cat(parts, 1).float())
-
-
-@torch.no_grad()
-def calibrate(model: Any, network: Network, spikes: SpikeBatch, activity: float) -> None:
-    """Scales the weights of every spiking layer until it fires as often as wanted, where its lists let it.
-
-    By bisection on the logarithm of one gain a layer, from the first layer to the last; each trial runs that layer alone.
-    All ranks do the same, and the gains do not depend on their number: layers have the same bits on any of them.
-    """
-    outputs: dict[str, Any] = {"input": spikes}
-    for name, layer in model.layers.items():
-        inputs = [outputs[c.pre] for c in network.senders(name)]
-        if isinstance(network.populations[name], LI):
-            continue
-        weights = list(layer.weights)
-        originals = [weight.detach().clone() for weight in weights]
-
-        def fire(gain: float, run: Callable[[], Any], weights: list[nn.Parameter], from_: list[Tensor]) -> Any:
-            for weight, original in zip(weights, from_, strict=True):
-                weight.copy_(original * gain)
-            return run()
-
-        def run(layer: Any = layer, inputs: list[Any] = inputs) -> Any:
-            return layer(inputs)[0]
-
-        low, high = -4.0, 10.0
-        for _ in range(12):
-            middle = (low + high) / 2
-            if fire(2.0**middle, run, weights, originals).activity() < activity:
-                low = middle
-            else:
-                high = middle
-        outputs[name] = fire(2.0**high, run, weights, originals)
-
-
-def average(replicas: Communicator, rates: dict[str, float], n: int) -> dict[str, float]:
-    """Rates over the samples of all replicas, of which this one has `n`."""
-    parts = replicas.all_gather(np.array([n, *rates.values()], np.float64))
-    total = sum(part[0] for part in parts)
-    return {name: float(sum(part[0] * part[1 + k] for part in parts) / total) for k, name in enumerate(rates)}
-
-
-def _lists(output: Any) -> dict[str, SpikeBatch]:
-    """Lists of whole populations, on one rank and on many."""
-    return dict(getattr(output.spikes, "lists", output.spikes))
-
-
-def _places(lists: SpikeBatch) -> int:
-    return lists.n_steps * lists.n_samples * lists.n_neurons
-
-
-def events_of(network: Network, activity: dict[str, float], listed: dict[str, float]) -> float:
-    """Synaptic events of a sample and step of training: an addition of a spike to a neuron forward, of a neuron's gradient
-    to a weight backward, and to the gradient of a listed sender."""
-    size = {name: p.n for name, p in network.populations.items()}
-    pairs = [(c.pre, c.post) for c in network.connections]
-    return sum((2 * activity[pre] + listed.get(pre, 0.0)) * size[pre] * size[post] for pre, post in pairs)
 
 
 if __name__ == "__main__":

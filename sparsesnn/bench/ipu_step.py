@@ -21,8 +21,9 @@ from sparsesnn.ipu.backends import MACHINES, native_module
 from sparsesnn.ipu.instance import Instance
 from sparsesnn.layers import Population
 from sparsesnn.network import Network
+from sparsesnn.partition.ipu.cost import predict
 from sparsesnn.partition.planner import make_plan
-from sparsesnn.partition.prediction import Prediction, predict
+from sparsesnn.partition.prediction import Prediction
 from sparsesnn.partition.target import Target, parse_target
 from sparsesnn.spikes import SpikeBatch
 

@@ -14,7 +14,7 @@ from sparsesnn.errors import ConfigError
 from sparsesnn.wording import count
 
 KINDS = ("weak-scaling", "strong-scaling", "batch-size")
-#: of `scaling.Settings`; series on CPUs are saved without them
+#: of `points.Settings`; series on CPUs are saved without them
 IPU_SETTINGS = ("backend", "target", "instances")
 
 EXAMPLES = """\
@@ -47,6 +47,7 @@ def run(kind: str, arguments: Sequence[str]) -> int:
     """Parses what follows the kind, and measures."""
     from sparsesnn.bench.rows import Rows
     from sparsesnn.launch import scaling
+    from sparsesnn.launch.points import DRY_RUN, Point, Row, points, share_of
 
     options = _parser(kind).parse_args(arguments)
     settings = _settings(kind, options)
@@ -61,19 +62,19 @@ def run(kind: str, arguments: Sequence[str]) -> int:
         row.setdefault("round", 1)  # of a series that was saved before there were rounds
     launch = _words(options.launch)
 
-    def measure(row: scaling.Row) -> scaling.Row:
-        point = scaling.Point(**{k: v for k, v in row.items() if k not in ("ranks", "round")})
-        if point.how == scaling.DRY_RUN:
+    def measure(row: Row) -> Row:
+        point = Point(**{k: v for k, v in row.items() if k not in ("ranks", "round")})
+        if point.how == DRY_RUN:
             return scaling.run_dry(point, settings, measured.rows, launch)
-        apart = scaling.share_of(settings, point)
+        apart = share_of(settings, point)
         return scaling.run_point(point, settings.threads, launch, apart=apart, ipus=None if on_cpu else ipus)
 
-    points = [
+    asked = [
         {"ranks": point.ranks, **asdict(point), "round": k + 1}
         for k in range(options.rounds)
-        for point in scaling.points(settings)
+        for point in points(settings)
     ]
-    rows = measured.run(json.loads(json.dumps(points)), measure)
+    rows = measured.run(json.loads(json.dumps(asked)), measure)
     scaling.finish(settings, rows)
     measured.write()
     shown = scaling.medians(rows)
@@ -173,7 +174,7 @@ def _parser(kind: str) -> argparse.ArgumentParser:
 
 def _settings(kind: str, options: argparse.Namespace):  # type: ignore[no-untyped-def]
     from sparsesnn.launch.links import given_links
-    from sparsesnn.launch.scaling import Settings
+    from sparsesnn.launch.points import Settings
 
     given = {
         "kind": kind, "ranks": tuple(_integers("--ranks", options.ranks)), "split": options.split,

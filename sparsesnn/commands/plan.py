@@ -140,7 +140,7 @@ def register(commands: Any) -> None:
 
 def _plan(options: argparse.Namespace) -> int:
     from sparsesnn.partition.drawing import draw
-    from sparsesnn.partition.prediction import predict
+    from sparsesnn.partition.ipu.cost import predict
     from sparsesnn.partition.report import gains, summary, table
     from sparsesnn.train.files import write_atomically
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from sparsesnn.errors import SpikeListError
-from sparsesnn.partition.plan import Collector, Shard
+from sparsesnn.partition.pieces import Collector, Shard
 from sparsesnn.spikes import SpikeBatch
 
 Array = np.ndarray[Any, Any]

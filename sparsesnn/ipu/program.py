@@ -21,7 +21,8 @@ from sparsesnn.layers import Input
 from sparsesnn.layers.declaration import fires
 from sparsesnn.output import Output
 from sparsesnn.parameters import PopulationModule
-from sparsesnn.partition.plan import Collector, Plan
+from sparsesnn.partition.pieces import Collector
+from sparsesnn.partition.plan import Plan
 from sparsesnn.rotation import count_training_step, list_seed
 from sparsesnn.spikes import SpikeBatch
 

@@ -11,8 +11,9 @@ import numpy as np
 from sparsesnn import figures
 from sparsesnn.partition.cpu import memory as cpu_memory
 from sparsesnn.partition.ipu import memory as ipu_memory
+from sparsesnn.partition.ipu.cost import predict
 from sparsesnn.partition.plan import Plan
-from sparsesnn.partition.prediction import Prediction, predict
+from sparsesnn.partition.prediction import Prediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

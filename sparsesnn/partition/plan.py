@@ -25,98 +25,12 @@ import numpy as np
 from sparsesnn.delays import Delays
 from sparsesnn.errors import ConfigError
 from sparsesnn.network import Connection, Network
+from sparsesnn.partition.pieces import ConnectionPlan, PopulationPlan, Shard
+from sparsesnn.partition.plan_json import from_json, to_json
 from sparsesnn.partition.target import Target
 from sparsesnn.synapses import Synapses
 from sparsesnn.synapses.base import InLists
 from sparsesnn.wording import count, powers_of_two_near
-
-#: of a plan: samples of a batch, and steps, as data sets have them
-MAX_SAMPLES, MAX_STEPS = 1_000_000, 1_000_000
-#: shards of a population; a network of more neurons needs larger ones
-MAX_SHARDS = 1 << 18
-
-
-@dataclass(frozen=True)
-class Shard:
-    """The neurons `first` to `first + n - 1` of one population, on one tile.
-
-    Args:
-        tile: over all devices; on a CPU the number of the slab within its population.
-        first, n: gids.
-        device: IPU; 0 on a CPU.
-        rank: process; 0 on IPUs, which one process drives.
-        worker: on a CPU the core of the rank that is expected to run it; 0 on IPUs, where all workers of a tile share
-            each shard.
-    """
-
-    tile: int
-    first: int
-    n: int
-    device: int = 0
-    rank: int = 0
-    worker: int = 0
-
-
-@dataclass(frozen=True)
-class Collector:
-    """A tile that owns the lists of samples `first` to `first + n - 1` of one population, for all steps.
-
-    Of an `Input` it holds what the host streamed; of a spiking population it decodes the shards' masks into lists and
-    adds up their gradients; of an `LI` readout it computes the loss of its samples.
-    """
-
-    tile: int
-    first: int
-    n: int
-    device: int = 0
-
-
-@dataclass(frozen=True)
-class Reducer:
-    """A tile that adds, for samples `first_sample` …, the list gradients that shards `first_shard` … of post sent."""
-
-    tile: int
-    first_shard: int
-    n_shards: int
-    first_sample: int
-    n_samples: int
-    device: int = 0
-
-
-@dataclass(frozen=True)
-class PopulationPlan:
-    """Where one population lives.
-
-    Args:
-        n: neurons.
-        capacity: slots K of each of its lists, fired and near-spikes together; 0 for a readout, which has no lists.
-        shards: ascending in gid; empty for an `Input`, whose spikes come from the host.
-        collectors: ascending in sample, each sample once; empty on a CPU, where lists are ragged and shared.
-    """
-
-    n: int
-    capacity: int
-    shards: tuple[Shard, ...]
-    collectors: tuple[Collector, ...] = ()
-
-
-@dataclass(frozen=True)
-class ConnectionPlan:
-    """One connection; recurrent weights are a connection from a population to itself, delivered one or more steps later.
-
-    Args:
-        reducers: stage 1 of the sum of list gradients; empty where pre is an `Input` (nobody needs the gradient), or
-            where post has so few shards that the collectors of pre add them directly.
-    """
-
-    pre: str
-    post: str
-    delay: int
-    reducers: tuple[Reducer, ...] = ()
-
-    @property
-    def recurrent(self) -> bool:
-        return self.pre == self.post
 
 
 @dataclass(frozen=True)
@@ -296,13 +210,9 @@ class Plan:
 
     def to_json(self) -> str:
         """JSON text; its form is described in `sparsesnn.partition.plan_json`."""
-        from sparsesnn.partition.plan_json import to_json
-
         return to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
         """The inverse of `to_json`. Errors: `ConfigError`, `DescriptionError`."""
-        from sparsesnn.partition.plan_json import from_json
-
-        return from_json(text)
+        return from_json(text, cls)

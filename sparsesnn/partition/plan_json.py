@@ -28,22 +28,24 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import astuple
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparsesnn.errors import ConfigError
 from sparsesnn.network import Network
-from sparsesnn.partition.plan import (
+from sparsesnn.partition.pieces import (
     MAX_SAMPLES,
     MAX_STEPS,
     Collector,
     ConnectionPlan,
-    Plan,
     PopulationPlan,
     Reducer,
     Shard,
 )
 from sparsesnn.partition.target import MAX_DEVICES, Target
 from sparsesnn.wording import count
+
+if TYPE_CHECKING:
+    from sparsesnn.partition.plan import Plan
 
 #: of any whole number in a plan: neurons, tiles, samples
 MAX_NUMBER = (1 << 31) - 1
@@ -86,8 +88,8 @@ def to_json(plan: Plan) -> str:
     return json.dumps(data, allow_nan=False)
 
 
-def from_json(text: str) -> Plan:
-    """The plan in a JSON text; everything in it is checked.
+def from_json(text: str, cls: type[Plan]) -> Plan:
+    """The plan, of class `cls`, in a JSON text; everything in it is checked.
 
     Errors: `ConfigError` for another format or version, missing keys, shards that leave gaps; `DescriptionError` for a
     network of no meaning.
@@ -105,7 +107,7 @@ def from_json(text: str) -> Plan:
             f"plan: version is {version!r}; this copy reads {VERSION}: make the plan again with `sparsesnn plan`{why}"
         )
     try:
-        plan = Plan(
+        plan = cls(
             network=Network.from_dict(data["network"]),
             target=Target.from_dict(data["target"]),
             n_samples=_whole(data["n_samples"], "n_samples", 1, MAX_SAMPLES),

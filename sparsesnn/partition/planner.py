@@ -18,7 +18,8 @@ from sparsesnn.partition.ipu.placement import place_shards
 from sparsesnn.partition.ipu.strategies import STRATEGIES
 from sparsesnn.partition.ipu.work import ASSUMPTIONS, CycleAssumptions
 from sparsesnn.partition.lengths import NEAR_PER_SPIKE
-from sparsesnn.partition.plan import MAX_SAMPLES, MAX_STEPS, ConnectionPlan, Plan, PopulationPlan
+from sparsesnn.partition.pieces import MAX_SAMPLES, MAX_STEPS, ConnectionPlan, PopulationPlan
+from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.target import MAX_DEVICES, Target
 from sparsesnn.synapses.base import check_matrices
 

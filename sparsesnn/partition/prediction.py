@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from sparsesnn.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sparsesnn.partition.plan import Plan
+from typing import Any
 
 #: phases in the order of a training step; those of the forward pass first
 PHASES = (
@@ -129,18 +124,3 @@ class Prediction:
             "host_bytes_per_batch": self.host_bytes,
             "lists_bytes_per_batch": self.lists_bytes,
         }
-
-
-def predict(plan: Plan) -> Prediction:
-    """Cost of a plan for IPUs, by the default assumptions of `ipu/work.py`.
-
-    Errors: `ConfigError` for cores and ranks, where speed is measured.
-    """
-    if plan.target.kind != "ipu":
-        raise ConfigError(
-            f"predict: the target is '{plan.target.name}'; speed is predicted for IPUs only; measure it: `sparsesnn bench step`, or "
-            "for one rank of many `sparsesnn train --comm dry-run:R`"
-        )
-    from sparsesnn.partition.ipu.cost import predict_ipu
-
-    return predict_ipu(plan)

@@ -9,9 +9,10 @@ import numpy as np
 
 from sparsesnn.partition.cpu import memory as cpu_memory
 from sparsesnn.partition.ipu import memory as ipu_memory
+from sparsesnn.partition.ipu.cost import predict
 from sparsesnn.partition.ipu.memory import MOST_OF_A_TILE
 from sparsesnn.partition.plan import Plan
-from sparsesnn.partition.prediction import Prediction, predict
+from sparsesnn.partition.prediction import Prediction
 from sparsesnn.wording import count
 
 #: twice the devices should bring at least this many times the speed

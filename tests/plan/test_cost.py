@@ -16,7 +16,7 @@ from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network
 from sparsesnn.partition.ipu import memory, sweep_tables, sweeps
-from sparsesnn.partition.ipu.cost import predict_ipu
+from sparsesnn.partition.ipu.cost import predict, predict_ipu
 from sparsesnn.partition.ipu.memory import (
     collector_bytes,
     collector_receives,
@@ -33,7 +33,6 @@ from sparsesnn.partition.ipu.work import ASSUMPTIONS, CycleAssumptions, collecto
 from sparsesnn.partition.lengths import Lengths, expected_lengths
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
-from sparsesnn.partition.prediction import predict
 from sparsesnn.partition.target import parse_target
 from sparsesnn.spikes import SpikeBatch
 

@@ -23,13 +23,13 @@ from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.partition.cpu.memory import rank_bytes
 from sparsesnn.partition.cpu.tiles import CPU_TILE_WIDTHS, cpu_shards
 from sparsesnn.partition.ipu import strategies
+from sparsesnn.partition.ipu.cost import predict
 from sparsesnn.partition.ipu.layout import LAYOUTS, crossing
 from sparsesnn.partition.ipu.memory import shard_bytes, tile_totals
 from sparsesnn.partition.ipu.strategies import STRATEGIES, Sizing
 from sparsesnn.partition.ipu.work import ASSUMPTIONS
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
-from sparsesnn.partition.prediction import predict
 from sparsesnn.partition.report import notes
 from sparsesnn.partition.target import parse_target
 

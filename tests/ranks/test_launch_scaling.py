@@ -20,8 +20,9 @@ from sparsesnn.host.comm.dry_run import DryRun
 from sparsesnn.launch import scaling
 from sparsesnn.launch.finding import find_launcher
 from sparsesnn.launch.links import given_links, measure_links, measured_links, read_links
-from sparsesnn.launch.scaling import DRY_RUN, MEASURED, Point, Settings, points
-from sparsesnn.launch.scaling_worker import busiest_rank, draw_spikes, measure, samples_of, time_apart
+from sparsesnn.launch.point_work import draw_spikes
+from sparsesnn.launch.points import DRY_RUN, KINDS, MEASURED, Point, Settings, network_of, points, share_of
+from sparsesnn.launch.scaling_worker import busiest_rank, measure, samples_of, time_apart
 from sparsesnn.layers import LIF
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import Links, parse_target
@@ -56,9 +57,9 @@ def test_dry_runs_follow_what_is_measured() -> None:
 def test_ranks_apart_have_the_network_of_one_rank(grow: str) -> None:
     settings = Settings(ranks=(1, 2), dry_run_ranks=(8,), grow=grow, n_layers=2, width=512, batch=10)
     one, two, played = points(settings)
-    assert scaling.share_of(settings, two) == one
-    assert scaling.share_of(settings, one) is scaling.share_of(settings, played) is None
-    assert scaling.share_of(replace(settings, kind="strong-scaling", grow="layers"), two) is None
+    assert share_of(settings, two) == one
+    assert share_of(settings, one) is share_of(settings, played) is None
+    assert share_of(replace(settings, kind="strong-scaling", grow="layers"), two) is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_series_that_make_no_sense(changes: dict[str, Any], message: str) -> Non
 
 
 def test_network_of_a_point() -> None:
-    network = scaling.network_of(replace(SMALL, recurrent=True))
+    network = network_of(replace(SMALL, recurrent=True))
     assert list(network.populations) == ["input", "hidden1", "hidden2", "output"]
     hidden = network.populations["hidden2"]
     assert isinstance(hidden, LIF)
@@ -174,7 +175,7 @@ def test_a_dry_run_counts_what_ranks_count(
 def test_the_busiest_rank_has_most_samples_and_neurons() -> None:
     assert busiest_rank(replace(SMALL, replicas=3, batch=49)) == 0  # 7 groups: 3, 2 and 2, the last one of one sample
     point = replace(SMALL, shards=5, width=320 + 64)  # six tiles of each layer over five ranks
-    network = scaling.network_of(point)
+    network = network_of(point)
     plan = make_plan(network, 17, 7, parse_target("mpi:5x1"))
     own = [sum(shard.n for name in network.receivers() for shard in plan.shards_of_ranks(name)[r]) for r in range(5)]
     assert own[busiest_rank(point)] == max(own)
@@ -448,7 +449,7 @@ def test_wrong_options(arguments: list[str], message: str, capsys: pytest.Captur
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", scaling.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_help(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["launch", kind, "--help"])

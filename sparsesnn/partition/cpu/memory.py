@@ -43,7 +43,8 @@ from sparsesnn.layers import LI, Input, Population
 from sparsesnn.layers.declaration import n_learnt
 from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES, LEAF_GROUPS, tile_width
 from sparsesnn.partition.lengths import Lengths, expected_lengths
-from sparsesnn.partition.plan import ConnectionPlan, Plan, Shard
+from sparsesnn.partition.pieces import ConnectionPlan, Shard
+from sparsesnn.partition.plan import Plan
 
 ITEMS = (
     "weights",

@@ -8,7 +8,8 @@ from sparsesnn.errors import PlanError
 from sparsesnn.layers import Input
 from sparsesnn.partition.cpu.memory import rank_bytes
 from sparsesnn.partition.cpu.tiles import cpu_shards
-from sparsesnn.partition.plan import Plan, Shard
+from sparsesnn.partition.pieces import Shard
+from sparsesnn.partition.plan import Plan
 
 
 def place_slabs(plan: Plan) -> Plan:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.partition.plan import MAX_SHARDS, Plan, Shard
+from sparsesnn.partition.pieces import MAX_SHARDS, Shard
+from sparsesnn.partition.plan import Plan
 
 #: widths of a CPU tile that the kernels are built for
 CPU_TILE_WIDTHS = (16, 32, 64)

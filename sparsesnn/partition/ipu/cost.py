@@ -31,6 +31,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sparsesnn.errors import ConfigError
 from sparsesnn.layers.declaration import fires, n_learnt
 from sparsesnn.partition.ipu.memory import PACKED_NEURONS, bucket_bytes, list_bytes, mask_words, padded, slots_bytes
 from sparsesnn.partition.ipu.traffic import Traffic, Work
@@ -46,11 +47,25 @@ from sparsesnn.partition.ipu.work import (
     turns,
 )
 from sparsesnn.partition.lengths import Lengths, expected_lengths
-from sparsesnn.partition.plan import Collector, Plan
+from sparsesnn.partition.pieces import Collector
+from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.prediction import Prediction, Superstep
 
 #: phases under which two supersteps are shown as one
 _PHASE_OF = {"refetch": "fetch", "again": "fetch"}
+
+
+def predict(plan: Plan) -> Prediction:
+    """Cost of a plan for IPUs, by the default assumptions of `ipu/work.py`.
+
+    Errors: `ConfigError` for cores and ranks, where speed is measured.
+    """
+    if plan.target.kind != "ipu":
+        raise ConfigError(
+            f"predict: the target is '{plan.target.name}'; speed is predicted for IPUs only; measure it: `sparsesnn bench step`, or "
+            "for one rank of many `sparsesnn train --comm dry-run:R`"
+        )
+    return predict_ipu(plan)
 
 
 def predict_ipu(

@@ -18,7 +18,8 @@ import numpy as np
 
 from sparsesnn.layers import Input
 from sparsesnn.partition.ipu.memory import shard_items
-from sparsesnn.partition.plan import Collector, Plan, PopulationPlan, Reducer, Shard
+from sparsesnn.partition.pieces import Collector, PopulationPlan, Reducer, Shard
+from sparsesnn.partition.plan import Plan
 
 LAYOUTS = ("contiguous", "split", "shared")
 #: up to this many shards of post, their shares go to the collectors of pre directly
