@@ -151,7 +151,7 @@ class Communicator(ABC):
         self, given: Sequence[Sequence[Array]], shapes: Sequence[Sequence[tuple[int, ...]]], tag: int
     ) -> list[list[Array]]:
         """Gives `given[k][r]` to rank r; returns by k and r what the ranks gave to this one, of `shapes[k][r]`. As many k and one
-        dtype on all ranks; the result must not be written to. What is empty does not travel.
+        dtype on all ranks; the result must not be written to. Empty parts do not travel.
         """
         found: list[list[Array]] = []
         under_way: list[tuple[Request, Array]] = []

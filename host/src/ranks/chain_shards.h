@@ -46,8 +46,8 @@ class ChainShards {
   std::vector<Message> messages_of(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
                                    Array<unsigned char> message, std::vector<In<unsigned char>>& held) const;
 
-  // Of values [K, entries] of the lists of a population, in the order in which a pass gives them, those of each rank's
-  // neurons.
+  // Splits values [K, entries] of a population's lists, in the order in which a pass gives them, by the ranks that own
+  // the neurons.
   nb::list parts_for_owners(std::size_t k, const PyRun& whole, Array<float>& values) const;
 
   nb::object python_;

@@ -9,7 +9,7 @@
 
 namespace sparsesnn {
 
-// What this rank exchanged since the last call of `travelled`.
+// Counts of messages and bytes since the last call of `travelled`.
 struct Travelled {
   std::size_t sent = 0, received = 0, n_messages = 0;
   double seconds = 0.0;  // most of them spent waiting

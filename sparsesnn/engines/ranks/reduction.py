@@ -147,8 +147,8 @@ class Reduction:
         return slice(n * replica // self.comm.size, n * (replica + 1) // self.comm.size)
 
     def _sum(self, this: _Sum) -> Iterator[None]:
-        """Adds up this replica's branches and those of others, by rows; where it yields messages may travel, so let the replica
-        compute before it goes on."""
+        """Adds up this replica's branches and those of others, by rows; while it yields, messages travel, so let the replica
+        compute before the next step."""
         assert self.batch is not None
         n_own = self.batch.n_branches[self.comm.rank]  # none where it has no samples: `branches` is room for the total
         rows = self._rows(this, self.comm.rank)
