@@ -309,7 +309,10 @@ def test_an_unknown_option_names_the_command(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bench"], "sparsesnn bench: error: give WHAT, one of step, activity, baselines, ipu-model; `sparsesnn bench --help`"),
+        (
+            ["bench"],
+            "sparsesnn bench: error: give WHAT, one of step, activity, baselines, ipu-model; `sparsesnn bench --help`",
+        ),
         (["eval"], "sparsesnn eval: error: give RUN, a run folder"),
         (["trian"], "sparsesnn: error: COMMAND: is 'trian'; did you mean 'train'. allowed: train, eval"),
         (["nir", "sow"], "sparsesnn nir: error: WHAT: is 'sow'; did you mean 'show'. allowed: export, show, import"),

@@ -110,7 +110,13 @@ def test_the_commands_of_the_readme_are_known() -> None:
 
 def test_every_benchmark_has_a_name() -> None:
     scripts = [path for path in ROOT.glob("benchmarks/*.py") if "__main__" in path.read_text()]
-    names = {path.stem.replace("_", "-") for path in scripts} | {"rivals", "sweep", "convergence"}
+    names = {path.stem.replace("_", "-") for path in scripts} | {
+        "rivals",
+        "sweep",
+        "convergence",
+        "roofline",
+        "loading",
+    }
     refused = subprocess.run([ROOT / "dev", "bench", "nothing"], capture_output=True, text=True)
     assert refused.returncode == 1
     assert set(refused.stderr.split("allowed: ")[1].strip().split(", ")) == names

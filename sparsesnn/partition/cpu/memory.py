@@ -109,7 +109,7 @@ def _rank(plan: Plan, lengths: Mapping[str, Lengths], shards: Mapping[str, list[
         seen |= {name, *(c.pre for c in incoming)}
         for item, size in _working(plan, name, n, len(shards[name]), n_read, lengths).items():
             out[item] = max(out[item], size)
-        kept += 4 * plan.n_samples * n * len(population.states)
+        kept += 4 * plan.n_samples * n * _states(population)
         if not isinstance(population, Population):
             out["readout"] += 4 * rows * n * (1 + 2 * train)
         else:
@@ -161,7 +161,7 @@ def _working(
     per_weight = {c: min(plan.n_samples, 64) if plan.is_windows(c) else sums for c in incoming}
     return {
         "packed": (2 if plan.weight_dtype == "half" else 4) * sum(packed),
-        "state": 4 * plan.n_samples * padded * (len(population.states) + back),
+        "state": 4 * plan.n_samples * padded * (_states(population) + back),
         "masks": 0 if isinstance(population, LI) else math.ceil(masks),
         "state gradient": 4 * chunk * columns * train * (not of_maps),
         "waiting sums": 4 * sum(per_weight[c] * w for c, w in n_read.items()) * train,
@@ -179,6 +179,11 @@ def chunk_rows(plan: Plan) -> int:
 def _as_they_are(plan: Plan, c: ConnectionPlan) -> bool:
     """Whether the engine reads the weights of a connection where they lie, not in tiles."""
     return plan.is_windows(c) or plan.is_compressed(c)
+
+
+def _states(population: Input | LI | Population) -> int:
+    """Numbers per neuron that its model carries."""
+    return 0 if isinstance(population, Input) else len(population.states)
 
 
 def _fields(population: Input | LI | Population) -> int:
