@@ -87,7 +87,6 @@ def test_files_in_another_encoding_are_refused(
     for option, command in (
         ("--config", ["train", "--config", path]),
         ("--config", ["data", "build", "--config", path]),
-        ("--config", ["bench", "loading", "--data", tmp_path, "--config", path]),
         ("--network", ["plan", "--network", path]),
     ):
         assert run(*command) == 2

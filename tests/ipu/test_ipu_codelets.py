@@ -17,7 +17,10 @@ from sparsesnn import _ipu
 
 ROOT = Path(__file__).parents[2]
 CODELETS = ROOT / "codelets"
-SHARED = [*CODELETS.glob("tile_*.h"), *CODELETS.glob("neuron/*.h"), CODELETS / "number.h", CODELETS / "surrogate.h"]
+SHARED = [
+    *CODELETS.glob("neuron/*.h"),
+    *(CODELETS / f"{name}.h" for name in ("number", "surrogate", "capacity", "splitmix")),
+]
 FILES = sorted([*CODELETS.glob("ipu/*.cpp"), *CODELETS.glob("ipu/*.h"), *SHARED])
 #: words of the language and the library, and why they cannot be there
 FORBIDDEN = {
@@ -36,11 +39,13 @@ INCLUDES = (
     "poplar/HalfFloat.hpp",
     "ipu_vector_math",
     "codelets/neuron/models.h",
+    "codelets/capacity.h",
     "codelets/surrogate.h",
     "codelets/number.h",
     "number.h",
     "records.h",
     "select.h",
+    "splitmix.h",
     *(path.name for path in CODELETS.glob("neuron/*.h")),
 )
 #: bytes of stack on x86-64 without optimization, more than a tile's code needs: of one function (PopART gives a worker 512),
