@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from sparsesnn.config import Config
+from sparsesnn.engines.cpu.engine import CpuEngine
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.optimizers import make_optimizer
 from sparsesnn.engines.tensors import (
@@ -34,6 +35,7 @@ from sparsesnn.train.checkpoint import (
     Checkpoint,
     CheckpointStore,
     TensorFile,
+    _digest,
     _safetensors,
 )
 from sparsesnn.train.files import locked, read_json, strict_json, write_atomically
@@ -413,6 +415,34 @@ def test_a_run_of_version_0_1_is_read(tmp_path: Path) -> None:
     other = Model(network, seed=6)  # what a user kept by torch.save
     other.load_state_dict({k.removeprefix("model/"): t for k, t in tensors.items() if k.startswith("model/")})
     assert weights_sha256(other) == wanted["weights_sha256"]
+
+
+def test_a_run_with_removed_options_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of earlier versions hold `train.lists`, and a tensor that says whether they trained with dense products."""
+    config = Config.resolve(
+        {
+            "data": {"name": "synthetic", "n_neurons": 17, "n_classes": 3, "n_steps": 11, "n_samples": 40},
+            "net": {"text": "auto-9r-auto"},
+            "optim": {"schedule": "constant"},
+            "init": {"activity": 0.0},
+            "train": {"epochs": 2, "batch": 8, "plots": False, "tensorboard": False},
+        }
+    )
+    whole, out = train(config, out=tmp_path / "whole"), tmp_path / "old"
+    state = CpuEngine.state
+    switch = torch.tensor([0.0, 0.3], dtype=torch.float64)
+    with monkeypatch.context() as patch:
+        patch.setattr(CpuEngine, "state", lambda engine: {**state(engine), "switch/state": switch})
+        train(config.with_values({"train": {"epochs": 1}}), out=out)
+    document = json.loads((out / "checkpoint.json").read_text())
+    document["body"]["config"]["train"]["lists"] = "auto"
+    document["sha256"] = _digest(document["body"])
+    (out / "checkpoint.json").write_text(json.dumps(document))
+    with pytest.warns(UserWarning, match="train.lists no longer exists and is ignored"):
+        resumed = train(config, out=out, resume=True)
+    assert resumed.weights_sha256 == whole.weights_sha256
+    with pytest.warns(UserWarning, match="train.dense_mode = 'compile' no longer exists; 'auto' is used"):
+        assert Config.resolve({"train": {"backend": "dense", "dense_mode": "compile"}}).train.dense_mode == "auto"
 
 
 def test_a_file_from_before_layers_counted_training_steps_is_read() -> None:
