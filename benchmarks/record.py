@@ -1,6 +1,6 @@
-"""The record: what small training runs compute, to the bit, so that a change of the code can be compared with the code before.
+"""The record: the exact results of small training runs, so that the code after a change can be compared with the code before it.
 
-    ./dev bench record write FILE.json            train the runs, and write what they computed
+    ./dev bench record write FILE.json            train the runs, and write their results
     ./dev bench record compare FILE.json          train the runs of the file again, and print each difference
     ./dev bench record compare FILE.json --only recipe
 
@@ -9,7 +9,7 @@ grids of 1 to 4 ranks, the emulated IPU, integer weights, the dense engine, and 
 run trains the network of each committed recipe on random events. The file holds the configuration of every run, so it can
 be compared after the code that drew them has changed. The data are drawn here, from the seed of the run.
 
-Of each run it holds the SHA-256 of the trained weights, the loss, activity and dropped spikes of each epoch, and the
+For each run it holds the SHA-256 of the trained weights, the loss, activity and dropped spikes of each epoch, and the
 SHA-256 of the spike lists of each population, for the first samples of the data. PyTorch computes some of these numbers;
 its vector instructions are switched off, so that different processors agree. The dense engine promises no bits: its weights
 differ between instruction sets. benchmarks/results/record.json is compared after each change of the engines.
@@ -50,7 +50,7 @@ from sparsesnn.train import load_run, train
 
 RECIPES = Path(__file__).resolve().parents[1] / "configs"
 N_RANDOM = 60
-#: what a run is for, by its seed modulo 12
+#: the kind of a run, by its seed modulo 12
 KINDS = ("cpu", "maps", "ranks", "cpu", "ipu-model", "ranks", "resumed", "integers", "ranks", "cpu", "dense", "ranks")
 GRIDS = ((1, 2), (2, 1), (1, 3), (2, 2), (3, 1), (1, 4), (4, 1))
 #: samples whose lists are recorded
@@ -211,7 +211,7 @@ def write_events(
 
 
 def result_of(run: Run) -> dict[str, Any]:
-    """What a run computes; its error if it cannot be trained."""
+    """The result of a run; its error if it cannot be trained."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         events, out = Path(folder) / "events.npz", Path(folder) / "run"

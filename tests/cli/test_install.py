@@ -28,7 +28,7 @@ out, state = layer(sparsesnn.SpikeBatch.from_dense(torch.ones(2, 1, 3)))
 print(out.n_steps, sparsesnn.__version__, sparsesnn.__file__)
 """
 
-pytestmark = [pytest.mark.install, pytest.mark.slow, pytest.mark.xdist_group("install")]
+pytestmark = [pytest.mark.install, pytest.mark.slow]
 
 pytest.importorskip("scikit_build_core", reason="needs scikit-build-core and nanobind, in the extra 'dev'")
 pytest.importorskip("nanobind", reason="needs scikit-build-core and nanobind, in the extra 'dev'")
@@ -72,23 +72,24 @@ def use(python: Path, cwd: Path) -> Path:
     return Path(file.strip())
 
 
-def test_sdist_to_wheel(tmp_path: Path) -> None:
-    source = source_tree(tmp_path / "source")
+def test_sdist_wheel_and_editable(tmp_path: Path) -> None:
+    """Wheel and editable installation are built from the unpacked sdist, in one folder: everything is compiled once."""
+    tree = source_tree(tmp_path / "tree")
     build = f"import scikit_build_core.build as b; print(b.build_sdist({str(tmp_path)!r}))"
-    sdist = tmp_path / run(sys.executable, "-c", build, cwd=source).split()[-1]
+    sdist = tmp_path / run(sys.executable, "-c", build, cwd=tree).split()[-1]
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+        archive.extractall(tmp_path, filter="data")
+    source = tmp_path / sdist.name.removesuffix(".tar.gz")
     files = {"_core.pyi", "codelets/cpu/simd.h", "datasets/__init__.py", "host/src/bindings/module.cpp"}
     assert {"CMakeLists.txt", "LICENSE", "cmake/isa.cmake", *(f"sparsesnn/{file}" for file in files)} <= names
     assert [name for name in names if name.startswith(("codelets", "datasets", "host", "launch"))] == []
 
     python = fresh_environment(tmp_path / "venv")
-    pip = (python, "-m", "pip")
-    options = ("--no-deps", "--no-build-isolation", *QUICK, "--wheel-dir", tmp_path / "wheels")
-    run(*pip, "wheel", *options, sdist, cwd=tmp_path)
+    options = ("--no-deps", "--no-build-isolation", *QUICK, f"--config-settings=build-dir={tmp_path / 'build'}")
+    run(python, "-m", "pip", "wheel", *options, "--wheel-dir", tmp_path / "wheels", source, cwd=tmp_path)
     (wheel,) = (tmp_path / "wheels").glob("sparsesnn-*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
+    names = names_in(wheel)
     assert {
         "sparsesnn/__init__.py",
         "sparsesnn/_core.pyi",
@@ -105,21 +106,36 @@ def test_sdist_to_wheel(tmp_path: Path) -> None:
     (core,) = [name for name in names if name.startswith("sparsesnn/_core.") and name.endswith(".so")]
     stable = sys.version_info >= (3, 12) and not sysconfig.get_config_var("Py_GIL_DISABLED")
     assert core.endswith(".abi3.so") == ("-cp312-abi3-" in wheel.name) == stable
+    assert in_package(names) == in_package(names_in(wheel_without_engine(python, tree, tmp_path / "links")))
 
-    run(*pip, "install", "--no-deps", wheel, cwd=tmp_path)
+    run(python, "-m", "pip", "install", "--no-deps", wheel, cwd=tmp_path)
     assert tmp_path / "venv" in use(python, tmp_path).parents
 
-
-def test_editable(tmp_path: Path) -> None:
-    source = source_tree(tmp_path / "source")
-    python = fresh_environment(tmp_path / "venv")
-    pip = (python, "-m", "pip", "install", *QUICK, "--no-deps", "--no-build-isolation")
-    run(*pip, "--editable", source, cwd=tmp_path)
+    python = fresh_environment(tmp_path / "venv-editable")
+    run(python, "-m", "pip", "install", *options, "--editable", source, cwd=tmp_path)
     assert use(python, tmp_path) == source / "sparsesnn" / "__init__.py"
     # From the root of the source tree as well, where the folder sparsesnn/ has no compiled engine.
     assert use(python, source) == source / "sparsesnn" / "__init__.py"
     # A file written after the installation is found.
-    (source / "datasets" / "written_later.py").write_text("answer = 42\n")
+    (source / "sparsesnn" / "datasets" / "written_later.py").write_text("answer = 42\n")
     (source / "sparsesnn" / "written_later.py").write_text("answer = 43\n")
     code = "import sparsesnn.datasets.written_later as a, sparsesnn.written_later as b; print(a.answer, b.answer)"
     assert run(python, "-c", code, cwd=tmp_path).split() == ["42", "43"]
+
+
+def wheel_without_engine(python: Path, tree: Path, folder: Path) -> Path:
+    """The wheel of a tree with links, as in a clone, without anything that is compiled."""
+    options = ("--no-deps", "--no-build-isolation", "--config-settings=wheel.cmake=false", "--wheel-dir", folder)
+    run(python, "-m", "pip", "wheel", *options, tree, cwd=tree)
+    (wheel,) = folder.glob("sparsesnn-*.whl")
+    return wheel
+
+
+def names_in(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def in_package(names: set[str]) -> set[str]:
+    """The files of the package that are not compiled."""
+    return {name for name in names if name.startswith("sparsesnn/") and not name.endswith(".so")}
