@@ -125,7 +125,8 @@ def test_sdist_wheel_and_editable(tmp_path: Path) -> None:
 
 def wheel_without_engine(python: Path, tree: Path, folder: Path) -> Path:
     """The wheel of a tree with links, as in a clone, without anything that is compiled."""
-    options = ("--no-deps", "--no-build-isolation", "--config-settings=wheel.cmake=false", "--wheel-dir", folder)
+    pure = ("--config-settings=wheel.cmake=false", "--config-settings=wheel.py-api=py3")
+    options = ("--no-deps", "--no-build-isolation", *pure, "--wheel-dir", folder)
     run(python, "-m", "pip", "wheel", *options, tree, cwd=tree)
     (wheel,) = folder.glob("sparsesnn-*.whl")
     return wheel
