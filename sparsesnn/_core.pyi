@@ -401,11 +401,10 @@ def empty_bytes(n_bytes: int) -> object:
     Uninitialised memory, uint8[n_bytes], kept for the next step when let go.
     """
 
-def dense_multiply_runs() -> bool:
-    """Whether the instruction set in use has a matrix product here."""
-
 def dense_multiply_suits() -> bool:
-    """Whether it runs here and is faster than PyTorch's."""
+    """
+    Whether the instruction set in use has a matrix product here that is faster than PyTorch's.
+    """
 
 class PackedMatrix:
     """A matrix b [K, N], float32, in the order in which products read it."""

@@ -193,8 +193,8 @@ void register_dense(nb::module_& m) {
           nb::kw_only(), "model"_a, "constants"_a, "detach_reset"_a, "surrogate"_a, "slope"_a);
   m.def("empty_bytes", &empty_bytes, "n_bytes"_a,
         "Uninitialised memory, uint8[n_bytes], kept for the next step when let go.");
-  m.def("dense_multiply_runs", &dense_gemm_runs, "Whether the instruction set in use has a matrix product here.");
-  m.def("dense_multiply_suits", &dense_gemm_suits, "Whether it runs here and is faster than PyTorch's.");
+  m.def("dense_multiply_suits", &dense_gemm_suits,
+        "Whether the instruction set in use has a matrix product here that is faster than PyTorch's.");
   nb::class_<PackedMatrix>(m, "PackedMatrix", "A matrix b [K, N], float32, in the order in which products read it.")
       .def(
           "__init__",

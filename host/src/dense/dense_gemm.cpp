@@ -183,11 +183,9 @@ void put(const float* tile, int tile_width, const Place& place, int rows, int wi
 
 }  // namespace
 
-bool dense_gemm_runs() { return chosen_kernels() != nullptr; }
-
 bool dense_gemm_suits() {
 #if defined(__x86_64__)
-  return dense_gemm_runs() && !__builtin_cpu_is("intel");
+  return chosen_kernels() && !__builtin_cpu_is("intel");
 #else
   return false;
 #endif

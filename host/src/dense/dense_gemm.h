@@ -15,10 +15,8 @@
 
 namespace sparsesnn {
 
-// Whether the instruction set in use (isa.h) has a kernel here: avx512, and avx2 on machines with fused multiply-adds.
-bool dense_gemm_runs();
-
-// Whether it is also the faster one: PyTorch's (MKL) is at its best on Intel's processors.
+// Whether the instruction set in use (isa.h) has a kernel here (avx512, and avx2 on machines with fused multiply-adds),
+// and whether it is faster than PyTorch's product (MKL), which is at its best on Intel's processors.
 bool dense_gemm_suits();
 
 // b[K, N] (or bᵀ[N, K], as `transposed` says), rearranged: for each block of block_depth rows its panels, a panel as

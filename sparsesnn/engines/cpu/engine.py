@@ -36,6 +36,7 @@ class CpuEngine(TorchEngine):
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         super().__init__(name, network, training, grid)
+        self.products = [(c.pre, c.synapses.n_products(*network.ends(c))) for c in network.connections]
         self.is_busy = False
 
     @classmethod
@@ -55,8 +56,7 @@ class CpuEngine(TorchEngine):
 
     def step(self, batch: Batch, lr: float) -> Step:
         step = super().step(batch, lr)
-        fired = share_fired(self.network, {self.network.inputs[0]: batch.spikes.activity(), **step.activity})
-        if self.is_busy or fired <= BUSY:
+        if self.is_busy or (fired := self._share_fired(batch, step)) <= BUSY:
             return step
         self.is_busy = True
         return replace(
@@ -64,18 +64,17 @@ class CpuEngine(TorchEngine):
             note=f"{fired:.0%} of the senders fire in each step (weighted by their synapses); backend 'dense' is faster for a network as busy as this",
         )
 
+    def _share_fired(self, batch: Batch, step: Step) -> float:
+        """The mean activity of all senders, each weighted by the multiply-adds of its connections in dense products."""
+        activity = {self.network.inputs[0]: batch.spikes.activity(), **step.activity}
+        return sum(n * activity[pre] for pre, n in self.products) / max(1, sum(n for _, n in self.products))
+
     def learn(self, batch: Batch, loss_of: Callable[[Output], Tensor]) -> Output:
         _, output = self.model.learn(batch.spikes, loss_of, heard=batch.heard, first_sample=batch.first_sample)
         return cast(Output, output)
 
     def _norm(self, gradients: Mapping[str, Tensor]) -> float:
         return gradient_norm(self.model, gradients)
-
-
-def share_fired(network: Network, activity: Mapping[str, float]) -> float:
-    """The mean activity of all senders, each weighted by the multiply-adds of its connections in dense products."""
-    products = [(c.pre, c.synapses.n_products(*network.ends(c))) for c in network.connections]
-    return sum(n * activity[pre] for pre, n in products) / max(1, sum(n for _, n in products))
 
 
 def gradient_norm(model: Model, gradients: Mapping[str, Tensor]) -> float:
