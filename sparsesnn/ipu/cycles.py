@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparsesnn.partition.ipu.cost import predict_ipu
+from sparsesnn.partition.ipu.cost import predict
 from sparsesnn.partition.lengths import CountedLengths, Lengths
 from sparsesnn.partition.plan import Plan
 from sparsesnn.spikes import SpikeBatch
@@ -50,7 +50,7 @@ def compare_cycles(program: IpuProgram, spikes: SpikeBatch) -> Cycles:
     """Of the training step that the program ran last, with `spikes` as its input, since `reset_counts`."""
     plan, counted = program.plan, program.report().cycles
     lists = {plan.network.inputs[0]: spikes, **program.lists(spikes.n_samples)}
-    prediction = predict_ipu(plan, steps=counted_lengths(plan, lists))
+    prediction = predict(plan, steps=counted_lengths(plan, lists))
     return Cycles(
         target=plan.target.name,
         counted=counted,

@@ -16,7 +16,7 @@ from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network
 from sparsesnn.partition.ipu import memory, sweep_tables, sweeps
-from sparsesnn.partition.ipu.cost import predict, predict_ipu
+from sparsesnn.partition.ipu.cost import predict
 from sparsesnn.partition.ipu.memory import (
     collector_bytes,
     collector_receives,
@@ -222,7 +222,7 @@ def test_stages_follow_delays_of_zero() -> None:
 def test_one_superstep_serves_all_layers_only_with_delay_1() -> None:
     def supersteps(delay: int) -> list[str]:
         plan = planned(chain(50, 40, 30, 20, delay=delay), layout="contiguous", strategy="even")
-        return [s.name for s in predict_ipu(plan).per_step]
+        return [s.name for s in predict(plan).per_step]
 
     once = ["nothing", "lists", "masks", "nothing", "lists and buckets", "shares", "sums", "lists and gradients"]
     assert supersteps(1) == [*once, "lists and buckets"]
@@ -234,7 +234,7 @@ def test_exchange_bytes_by_hand() -> None:
     """One population of 4 shards on 4 tiles, 2 samples, inference: lists in, masks out."""
     plan = planned(chain(20, 8), "ipu-mk2:1x4", b=2, optimizer="none", capacity={"input": 6}, strategy="even")
     assert [s.n for s in plan.populations["output"].shards] == [2, 2, 2, 2]
-    fetch, lists, masks = predict_ipu(plan).per_step
+    fetch, lists, masks = predict(plan).per_step
     assert fetch.exchange_bytes == 0
     assert lists.exchange_bytes == 4 * 2 * list_bytes(6)
     assert lists.exchange == 2 * list_bytes(6) / 4
@@ -245,13 +245,13 @@ def test_exchange_bytes_by_hand() -> None:
 
 def test_lists_cross_a_link_once_a_device() -> None:
     plan = planned(chain(20, 64, 64), "ipu-mk2:2x16", b=4, layout="contiguous", strategy="even")
-    prediction = predict_ipu(plan)
+    prediction = predict(plan)
     assert {s.device for s in plan.populations["hidden"].shards} == {0}
     assert {s.device for s in plan.populations["output"].shards} == {1}
     lists = prediction.per_step[1]
     assert lists.link_bytes == 4 * list_bytes(plan.populations["hidden"].capacity)
     assert lists.link > 0
-    one = predict_ipu(planned(chain(20, 64, 64), "ipu-mk2:1x32", b=4, layout="contiguous", strategy="even"))
+    one = predict(planned(chain(20, 64, 64), "ipu-mk2:1x32", b=4, layout="contiguous", strategy="even"))
     assert one.link_bytes_per_step == 0
     assert prediction.link_bytes_per_step > 0
 
@@ -302,7 +302,7 @@ def test_every_assumption_counts(name: str) -> None:
 
     def batch(assumptions: CycleAssumptions) -> float:
         optimizer = "sgd" if name.startswith("sgd") else "adam"
-        return predict_ipu(planned(recurrent, b=20, optimizer=optimizer, strategy="even"), assumptions).batch_s
+        return predict(planned(recurrent, b=20, optimizer=optimizer, strategy="even"), assumptions).batch_s
 
     assert batch(changed) != batch(a)
 
@@ -342,7 +342,7 @@ def test_a_prediction_is_what_the_emulated_machine_counts() -> None:
     fired = [k for k in n_spikes if k != "input"]
     near = sum(n_listed[k] - n_spikes[k] for k in fired) / sum(n_spikes[k] for k in fired)
     activity = {name: n / plan.populations[name].n for name, n in n_spikes.items()}
-    predicted = predict_ipu(replace(plan, activity=activity), replace(ASSUMPTIONS, near_per_spike=near))
+    predicted = predict(replace(plan, activity=activity), replace(ASSUMPTIONS, near_per_spike=near))
 
     counted = {p.name: p for p in report.phases}
     names = (
@@ -376,7 +376,7 @@ def test_bytes_between_ipus_are_what_the_emulated_machine_counts(layout: str) ->
     program.reset_counts()
     spikes = SpikeBatch.from_dense(torch.zeros(4, 6, 30))
     program.train_step(spikes, torch.zeros(6, dtype=torch.int64))
-    predicted, counted = predict_ipu(plan), {p.name: p for p in program.report().phases}
+    predicted, counted = predict(plan), {p.name: p for p in program.report().phases}
     names = ("step", "compact", "list gradient", "reduce", "sum", "state gradient")
     steps = [s for s in predicted.per_step if s.exchange_bytes]
     phases = [counted[f"{'forward' if name in names[:2] else 'backward'}/0/{name}"] for name in names]
@@ -406,7 +406,7 @@ def test_steps_that_run_again_cost_what_the_emulated_machine_counts(delay: int) 
     program.train_step(spikes, torch.zeros(7, dtype=torch.int64))
     counted = {p.name: p for p in program.report().phases}
     activity = {"input": spikes.activity(), **{k: x.activity() for k, x in program.lists().items()}}
-    predicted = predict_ipu(replace(plan, activity=activity))
+    predicted = predict(replace(plan, activity=activity))
     assert plan.n_again == 8
     start = 1  # behind the loss
     n_rounds = 3 if delay == 0 else 1
@@ -423,7 +423,7 @@ def test_steps_that_run_again_cost_what_the_emulated_machine_counts(delay: int) 
     all_kept = replace(plan, keep_every=1)
     rows = tile_bytes(plan)["history"].sum() / tile_bytes(all_kept)["history"].sum()
     assert rows == pytest.approx((4 + 2) / 11)
-    assert predict_ipu(all_kept).batch_s < predicted.batch_s
+    assert predict(all_kept).batch_s < predicted.batch_s
 
 
 @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ def test_replicas_and_a_regulariser_cost_what_the_emulated_machine_counts(hidden
     counted = {p.name: p for p in program.report().phases}
     activity = {"input": spikes.activity(), **{k: x.activity() for k, x in program.lists().items()}}
     assert activity["hidden"] > 0.02
-    predicted = predict_ipu(replace(plan, activity=activity))
+    predicted = predict(replace(plan, activity=activity))
     names = ("activity", "counts of replicas", "regulariser", "gradients of replicas")
     steps = [s for s in predicted.per_batch if s.name in ("nothing", "counts", "replicas")]
     for superstep, name in zip(steps, names, strict=True):
@@ -463,7 +463,7 @@ def test_replicas_and_a_regulariser_cost_what_the_emulated_machine_counts(hidden
         assert superstep.link == pytest.approx(phase.link, rel=1e-3), name
         assert superstep.sync == pytest.approx(phase.sync, rel=1e-6), name
         assert superstep.link_bytes == pytest.approx(phase.link_bytes, rel=1e-3), name
-    alone = predict_ipu(replace(plan, replicas=1, activity=activity))
+    alone = predict(replace(plan, replicas=1, activity=activity))
     assert predicted.n_samples == 2 * alone.n_samples
     assert alone.batch_s < predicted.batch_s
     assert 1.4 * alone.samples_per_s < predicted.samples_per_s < 2 * alone.samples_per_s

@@ -55,8 +55,14 @@ from sparsesnn.partition.prediction import Prediction, Superstep
 _PHASE_OF = {"refetch": "fetch", "again": "fetch"}
 
 
-def predict(plan: Plan) -> Prediction:
-    """Cost of a plan for IPUs, by the default assumptions of `ipu/work.py`.
+def predict(
+    plan: Plan, a: CycleAssumptions = ASSUMPTIONS, steps: Sequence[Mapping[str, Lengths]] | None = None
+) -> Prediction:
+    """Cost of a plan for IPUs.
+
+    Args:
+        a: the assumptions of `work.py`.
+        steps: of every time step the lists of each population, where a batch is known; None: all steps are as expected.
 
     Errors: `ConfigError` for cores and ranks, where speed is measured.
     """
@@ -65,17 +71,6 @@ def predict(plan: Plan) -> Prediction:
             f"predict: the target is '{plan.target.name}'; speed is predicted for IPUs only; measure it: `sparsesnn bench step`, or "
             "for one rank of many `sparsesnn train --comm dry-run:R`"
         )
-    return predict_ipu(plan)
-
-
-def predict_ipu(
-    plan: Plan, a: CycleAssumptions = ASSUMPTIONS, steps: Sequence[Mapping[str, Lengths]] | None = None
-) -> Prediction:
-    """Cost of a plan for IPUs.
-
-    Args:
-        steps: of every time step the lists of each population, where a batch is known; None: all steps are as expected.
-    """
     machine = _Machine(plan, expected_lengths(plan, a.near_per_spike), a)
     spiking = [k for k in plan.populations if k not in plan.inputs]
     rounds = sorted({plan.stages[k] for k in spiking})

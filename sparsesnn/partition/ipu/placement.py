@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sparsesnn.errors import ConfigError, PlanError
-from sparsesnn.partition.ipu.cost import predict_ipu
+from sparsesnn.partition.ipu.cost import predict
 from sparsesnn.partition.ipu.layout import LAYOUTS, crossing, place
 from sparsesnn.partition.ipu.memory import code_bytes, padded, shard_items, tile_bytes, tile_totals
 from sparsesnn.partition.ipu.strategies import Sizing
@@ -45,7 +45,7 @@ def place_shards(plan: Plan, strategy: str, layout: str, a: CycleAssumptions) ->
             f"'{plan.target.name}'; connections that cross devices need delay 1, so that all layers of all devices "
             "work at once: give delay=1, or plan for one device"
         )
-    return min(legal, key=lambda p: predict_ipu(p, a).batch_s)
+    return min(legal, key=lambda p: predict(p, a).batch_s)
 
 
 def _layouts(plan: Plan, layout: str) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from itertools import pairwise
 
 from sparsesnn.layers import LIF, Input
 from sparsesnn.network import Connection, Network
-from sparsesnn.partition.ipu.cost import predict_ipu
+from sparsesnn.partition.ipu.cost import predict
 from sparsesnn.partition.ipu.work import ASSUMPTIONS, CycleAssumptions
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
@@ -116,7 +116,7 @@ def weak_scaling(
 
 def _row(series: str, x: float, network: Network, n_samples: int, target: Target, *, activity: float = NATURAL) -> Row:
     plan = _planned(network, n_samples, target, activity)
-    p = predict_ipu(plan)
+    p = predict(plan)
     return _summary(series, x, plan, p)
 
 
@@ -187,7 +187,7 @@ def sensitivity(target: str = "ipu-mk2", delay: int = 0) -> tuple[float, list[Se
 
     def speed(assumptions: CycleAssumptions = ASSUMPTIONS, **changes: float) -> float:
         exchange = replace(machine.exchange, **changes)  # type: ignore[arg-type]
-        return predict_ipu(replace(plan, target=replace(machine, exchange=exchange)), assumptions).samples_per_s
+        return predict(replace(plan, target=replace(machine, exchange=exchange)), assumptions).samples_per_s
 
     found = [
         Sensitivity(what, *(speed(_scaled(names, factor)) for factor in (0.5, 2.0))) for what, names in GROUPS.items()
