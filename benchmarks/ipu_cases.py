@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, replace
 
 from sparsesnn.errors import ConfigError, PlanError
-from sparsesnn.ipu import Optimiser, Regulariser
+from sparsesnn.ipu import Optimizer, Regularizer
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator
 from sparsesnn.layers.ad_lif import ORDERS
 from sparsesnn.layers.catalog import AnyPopulation
@@ -38,9 +38,9 @@ class Case:
     plan: Plan
     decoding: str
     n_classes: int
-    optimiser: Optimiser
+    optimizer: Optimizer
     label_smoothing: float
-    regulariser: Regulariser | None
+    regularizer: Regularizer | None
     rate: float
     scale: float
 
@@ -53,11 +53,11 @@ class Case:
         return self.plan.replicas * self.plan.n_samples
 
     def describe(self) -> str:
-        o, p = self.optimiser, self.plan
+        o, p = self.optimizer, self.plan
         return (
             f"seed {self.seed}: {self.network.populations} {self.network.connections} on {p.target.name} ({p.strategy}), "
             f"B={p.n_samples}x{p.replicas} T={p.n_steps}, {p.weight_dtype}, keep every {p.keep_every}, {self.decoding} of {self.n_classes}, {o}, "
-            f"smoothing {self.label_smoothing}, {self.regulariser}, rate {self.rate:.2f}, scale {self.scale:.2f}"
+            f"smoothing {self.label_smoothing}, {self.regularizer}, rate {self.rate:.2f}, scale {self.scale:.2f}"
         )
 
 
@@ -94,7 +94,7 @@ def _draw(r: random.Random, seed: int) -> Case:
     )
     if r.random() < 0.5:
         plan = with_shards_of(plan, r.choice((1, 3, 5))) or plan
-    optimiser = Optimiser(
+    optimizer = Optimizer(
         kind,
         lr=r.choice((1e-3, 1e-2)) if kind != "sgd" else r.choice((0.02, 0.1)),
         weight_decay=r.choice((0.0, 0.0, 0.01, 0.1)),
@@ -102,17 +102,17 @@ def _draw(r: random.Random, seed: int) -> Case:
         clip_norm=r.choice((0.0, 0.0, 0.5)),
     )
     bounds = r.choice(((0.0, 0.0),) * 3 + ((0.3, 0.0), (0.0, 0.1), (0.3, 0.1)))
-    regulariser = Regulariser(*bounds, 20.0, 10.0) if any(bounds) else None
-    plan = replace(plan, replicas=replicas, regularises=regulariser is not None)
+    regularizer = Regularizer(*bounds, 20.0, 10.0) if any(bounds) else None
+    plan = replace(plan, replicas=replicas, regularizes=regularizer is not None)
     decoding = "count" if counts else r.choice(("mean", "sum", "last", "max"))
     case = Case(
         seed,
         plan,
         decoding,
         n_classes,
-        optimiser,
+        optimizer,
         r.choice((0.0, 0.1)),
-        regulariser,
+        regularizer,
         rate=r.uniform(0.05, 0.4),
         scale=r.uniform(1.0, 4.0),
     )

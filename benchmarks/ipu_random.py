@@ -29,9 +29,9 @@ from torch.nn import functional
 from ipu_cases import Case, random_case
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import NumericError
-from sparsesnn.ipu import IpuProgram, Optimiser
-from sparsesnn.ipu.selftest import torch_optimiser
-from sparsesnn.loss import activity_regulariser, decode
+from sparsesnn.ipu import IpuProgram, Optimizer
+from sparsesnn.ipu.selftest import torch_optimizer
+from sparsesnn.loss import activity_regularizer, decode
 from sparsesnn.output import Output
 from sparsesnn.partition.plan import Plan
 from sparsesnn.spikes import SpikeBatch
@@ -75,7 +75,7 @@ class Finding:
 
 
 class _Host:
-    """The CPU engine with torch's optimiser.
+    """The CPU engine with torch's optimizer.
 
     Args:
         weights_off: seed of last bits by which weights are off while gradients are computed; None: they are not.
@@ -86,21 +86,21 @@ class _Host:
     def __init__(self, case: Case, *, weights_off: int | None = None, samples_off: int | None = None) -> None:
         self.case = case
         self.model = initial_model(case)
-        self.optimiser = torch_optimiser(self.model, case.optimiser)
+        self.optimizer = torch_optimizer(self.model, case.optimizer)
         self._weights_off = None if weights_off is None else torch.Generator().manual_seed(weights_off)
         self._samples_off = None if samples_off is None else torch.Generator().manual_seed(samples_off)
 
     def step(self, spikes: SpikeBatch, labels: Tensor) -> Output:
         case = self.case
         output = self.gradients(spikes, labels)
-        if case.optimiser.clip_norm:
-            nn.utils.clip_grad_norm_(self.model.parameters(), case.optimiser.clip_norm)
-        self.optimiser.step()
+        if case.optimizer.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), case.optimizer.clip_norm)
+        self.optimizer.step()
         return output
 
     def gradients(self, spikes: SpikeBatch, labels: Tensor) -> Output:
         """Leaves them in `grad`, before clipping."""
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         with self._weights_as_read():
             if self._samples_off is None:
                 output: Output = self.model(spikes)
@@ -122,7 +122,7 @@ class _Host:
         ) + case.label_smoothing / case.n_classes
         with self._weights_as_read():
             for b in range(spikes.n_samples):
-                self.optimiser.zero_grad()
+                self.optimizer.zero_grad()
                 output = self.model(spikes)
                 shares = decode(output, case.decoding, case.n_classes)[b].detach().softmax(0)
                 self._loss(output, labels, b).backward()
@@ -132,15 +132,15 @@ class _Host:
         return sums
 
     def _loss(self, output: Output, labels: Tensor, sample: int | None = None) -> Tensor:
-        """Of the batch, or a sample's part of it; what regularises belongs to the first sample."""
+        """Of the batch, or a sample's part of it; what regularizes belongs to the first sample."""
         case = self.case
         logits = decode(output, case.decoding, case.n_classes)
         losses = functional.cross_entropy(logits, labels, label_smoothing=case.label_smoothing, reduction="none")
         loss = losses.mean() if sample is None else losses[sample] / len(labels)
-        if case.regulariser is None or sample:
+        if case.regularizer is None or sample:
             return loss
-        r = case.regulariser
-        return loss + activity_regulariser(
+        r = case.regularizer
+        return loss + activity_regularizer(
             output,
             lower=r.lower or None,
             upper=r.upper or None,
@@ -190,15 +190,15 @@ def batch(case: Case, k: int) -> tuple[SpikeBatch, Tensor]:
     return SpikeBatch.from_dense(spikes.float()), torch.randint(0, case.n_classes, (n,), generator=generator)
 
 
-def _program(case: Case, model: Model, backend: str, optimiser: Optimiser, plan: Plan, checks: str) -> IpuProgram:
+def _program(case: Case, model: Model, backend: str, optimizer: Optimizer, plan: Plan, checks: str) -> IpuProgram:
     return IpuProgram(
         plan,
         model,
-        optimiser,
+        optimizer,
         decoding=case.decoding,
         n_classes=case.n_classes,
         label_smoothing=case.label_smoothing,
-        regulariser=case.regulariser,
+        regularizer=case.regularizer,
         backend=backend,
         checks=checks,
     )
@@ -228,7 +228,7 @@ def difference(a: Model, b: Model) -> float:
 def run_case(case: Case, backend: str = "ipu-model", *, n_batches: int = N_BATCHES, checks: str = "first") -> Finding:
     """Trains on both, and where they end apart finds out why."""
     host, device = _Host(case), initial_model(case)
-    program = _program(case, device, backend, case.optimiser, case.plan, checks)
+    program = _program(case, device, backend, case.optimizer, case.plan, checks)
     first_other = None
     snapshots: list[list[Tensor]] = []
     for k in range(n_batches):
@@ -265,7 +265,7 @@ def _from_equal_weights(case: Case, backend: str, snapshots: list[list[Tensor]])
     """Step by step with the engine's weights: the largest difference of a gradient, and what else is not equal."""
     host, device = _Host(case), initial_model(case)
     plan = replace(case.plan, optimizer="sgd")
-    program = _program(case, device, backend, Optimiser("sgd", lr=_PROBE_LR), plan, "never")
+    program = _program(case, device, backend, Optimizer("sgd", lr=_PROBE_LR), plan, "never")
     worst, notes = 0.0, []
     for k, values in enumerate(snapshots):
         with torch.no_grad():

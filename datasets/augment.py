@@ -1,4 +1,4 @@
-"""Augmentation of spike lists: moved, shifted, stretched, dropped, blended and mixed spikes, vectorised over a batch.
+"""Augmentation of spike lists: moved, shifted, stretched, dropped, blended and mixed spikes, vectorized over a batch.
 
 What happens to a sample depends on (seed, epoch, sample) alone: not on the batch it is in, nor on the thread or rank
 that makes it. Every random number is a hash of those three, of what it is for and of the spike's number in its sample.

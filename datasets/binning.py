@@ -101,7 +101,7 @@ def step_us(dt_ms: float) -> float:
 
 
 def pooled(n_units: int, pool: int) -> int:
-    """Neurons that `n_units` units make when each `pool` neighbours share one."""
+    """Neurons that `n_units` units make when each `pool` neighbors share one."""
     return -(-n_units // pool)
 
 
@@ -162,7 +162,7 @@ def bin_events(
         n_neurons: units that there are, before pooling, which leaves `pooled(n_neurons, pool)`.
         n_steps: T.
         dt_us: width of a step, microseconds.
-        pool: neighbouring units that share a neuron.
+        pool: neighboring units that share a neuron.
         source: name for messages: the file.
         first_sample: number of the first sample, for messages.
         clock: decides where the time of a sample begins, and collects problems; None: at 0.

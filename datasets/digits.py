@@ -29,7 +29,7 @@ from sparsesnn.errors import MissingDependencyError
 from sparsesnn.options import option
 
 SPLITS = ("train", "test")
-LICENCE = "CC BY 4.0"
+LICENSE = "CC BY 4.0"
 CITATION = (
     "E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998, "
     "doi 10.24432/C50P49"
@@ -77,7 +77,7 @@ def load(*, split: str, options: Options, **files: Any) -> EventSet:
             "split": split,
             "n_steps": n_steps,
             "source": "UCI Optical Recognition of Handwritten Digits, test part, as shipped by scikit-learn",
-            "licence": LICENCE,
+            "license": LICENSE,
             "classes": [str(digit) for digit in range(10)],
         },
     )

@@ -1,6 +1,6 @@
 """DVS128 Gesture: eleven hand and arm gestures of 29 people under five kinds of light, seen by an event camera.
 
-A. Amir et al., "A Low Power, Fully Event-Based Gesture Recognition System", CVPR 2017. Licence: CC BY 4.0.
+A. Amir et al., "A Low Power, Fully Event-Based Gesture Recognition System", CVPR 2017. License: CC BY 4.0.
 
 Sensor: 128 x 128 pixels, 2 polarities. Unit order: id = x + W·(y + H·p), with W = H = 128 or what pooling leaves; a frame
 [p, y, x] row by row, as Tonic's `ToFrame` makes it.
@@ -38,7 +38,7 @@ CITATION = (
     "A. Amir et al., A Low Power, Fully Event-Based Gesture Recognition System, IEEE Conference on Computer Vision and "
     "Pattern Recognition, 2017"
 )
-LICENCE = "CC BY 4.0"
+LICENSE = "CC BY 4.0"
 RECIPE = {
     "data": {"valid": "users:20,21,22,23"},
     "net": {"text": "auto-256r-auto"},
@@ -161,7 +161,7 @@ def load(
                 "source": cache.without_times(source),
                 "classes": list(CLASSES),
                 "lights": lights,
-                "licence": LICENCE,
+                "license": LICENSE,
             },
         )
 

@@ -49,7 +49,7 @@ class EventSet:
         groups: for each name, int64[n]: which group a sample belongs to, such as who spoke it.
         n_lost: events that made no spike: before 0, beyond the window of T steps, or moved off the sensor.
         n_merged: events that share the spike of another one, see `binning`; `n_counted` + lost + merged = events.
-        description: what made it (data set, split, parameters, licence; `dt_us`, width of a step; `sensor` of a camera), JSON
+        description: what made it (data set, split, parameters, license; `dt_us`, width of a step; `sensor` of a camera), JSON
             values only.
         path: the cache file that the arrays are views of; None: they are in memory.
         values: uint8, uint16 or int32[S], from 1: events that each spike counts, by which its weights are multiplied;

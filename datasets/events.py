@@ -46,7 +46,7 @@ from sparsesnn.event_times import STARTS
 from sparsesnn.options import option
 
 SPLITS = PARTS
-LICENCE = "yours"
+LICENSE = "yours"
 CITATION = "yours"
 RECIPE = {
     "data": {"test": "auto"},

@@ -1,7 +1,7 @@
 """SHD and SSC, and any folder in their format: HDF5 files of spikes that an artificial cochlea made of speech.
 
 B. Cramer, Y. Stradmann, J. Schemmel, F. Zenke, "The Heidelberg Spiking Data Sets for the Systematic Evaluation of
-Spiking Neural Networks", IEEE TNNLS 33, 2022. Licence: CC BY 4.0.
+Spiking Neural Networks", IEEE TNNLS 33, 2022. License: CC BY 4.0.
 
 Sensor: 700 channels of a cochlea. Unit order: unit 0 is the highest tone; neuron = unit // pool.
 
@@ -38,7 +38,7 @@ CITATION = (
     "B. Cramer, Y. Stradmann, J. Schemmel, F. Zenke, The Heidelberg Spiking Data Sets for the Systematic Evaluation "
     "of Spiking Neural Networks, IEEE TNNLS 33, 2022"
 )
-LICENCE = "CC BY 4.0"
+LICENSE = "CC BY 4.0"
 
 _KEYS = ("spikes/times", "spikes/units", "labels", "extra/speaker", "extra/keys")
 _MAX_SAMPLES = 10_000_000
@@ -114,7 +114,7 @@ def load(
                 **parameters,
                 "source": cache.without_times(source),
                 "classes": classes,
-                "licence": LICENCE,
+                "license": LICENSE,
             },
         )
 

@@ -1,9 +1,9 @@
 """Images of MNIST and CIFAR-10 from the files that torchvision leaves on disk, and spikes from images.
 
-| set | files, below a folder | licence |
+| set | files, below a folder | license |
 |---|---|---|
 | mnist | MNIST/raw/{train,t10k}-images-idx3-ubyte, …-labels-idx1-ubyte, with or without .gz | CC BY-SA 3.0 |
-| cifar10 | cifar-10-batches-bin/{data_batch_1 … 5,test_batch}.bin: the "binary version" | no licence named by its authors |
+| cifar10 | cifar-10-batches-bin/{data_batch_1 … 5,test_batch}.bin: the "binary version" | no license named by its authors |
 
 torchvision keeps CIFAR-10 as pickles, which can run code when they are read; they are refused, with the address of the
 same images without it. LeCun, Cortes, Burges, The MNIST database; Krizhevsky 2009, Learning multiple layers of features

@@ -16,7 +16,7 @@ from sparsesnn.event_times import MIN_EVENTS
 from sparsesnn.options import Option, former_names, options_of
 from sparsesnn.wording import count, unknown
 
-#: modules by the names that `load` knows; each has `SPLITS`, `Options`, `RECIPE`, `LICENCE`, `CITATION` and
+#: modules by the names that `load` knows; each has `SPLITS`, `Options`, `RECIPE`, `LICENSE`, `CITATION` and
 #: `load(split=, options=, data_dir=, cache_dir=, download=, n_workers=)`, of which sets without files read the first two
 _MODULES = {
     "digits": "digits",
@@ -53,9 +53,9 @@ def recipe(name: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def about(name: str) -> str:
-    """What the data set is, how its units are numbered, its licence and citation: the text of its module."""
+    """What the data set is, how its units are numbered, its license and citation: the text of its module."""
     module = _module(name)
-    return "\n".join([(module.__doc__ or "").strip(), "", f"Licence: {module.LICENCE}.", f"Cite: {module.CITATION}."])
+    return "\n".join([(module.__doc__ or "").strip(), "", f"License: {module.LICENSE}.", f"Cite: {module.CITATION}."])
 
 
 def load(

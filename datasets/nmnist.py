@@ -1,7 +1,7 @@
 """N-MNIST: handwritten digits, shown to an event camera that moved in three saccades; 10 classes.
 
 G. Orchard, A. Jayawant, G. K. Cohen, N. Thakor, "Converting Static Image Datasets to Spiking Neuromorphic Datasets Using
-Saccades", Frontiers in Neuroscience 9:437, 2015. Licence: CC BY-SA 4.0.
+Saccades", Frontiers in Neuroscience 9:437, 2015. License: CC BY-SA 4.0.
 
 Sensor: 34 x 34 pixels, 2 polarities (0: darker, 1: brighter). Unit order: id = x + W·(y + H·p), with W = H = 34 or what
 pooling leaves; a frame [p, y, x] row by row, as Tonic's `ToFrame` makes it. A recording lasts about 0.31 s: three
@@ -36,7 +36,7 @@ CITATION = (
     "G. Orchard, A. Jayawant, G. K. Cohen, N. Thakor, Converting Static Image Datasets to Spiking Neuromorphic Datasets "
     "Using Saccades, Frontiers in Neuroscience 9:437, 2015"
 )
-LICENCE = "CC BY-SA 4.0"
+LICENSE = "CC BY-SA 4.0"
 RECIPE = {"net": {"text": "auto-256-auto"}, "train": {"epochs": 20}}
 
 SIZE = 34
@@ -135,7 +135,7 @@ def load(
                 **parameters,
                 "source": cache.without_times(source),
                 "classes": [str(digit) for digit in range(_N_CLASSES)],
-                "licence": LICENCE,
+                "license": LICENSE,
             },
         )
 
@@ -227,7 +227,7 @@ def stabilised(events: Events) -> Events:
     """The events moved against the saccades, so that the digit stands still; those moved off the sensor left out.
 
     The arithmetic, operation by operation, is Tonic's `stabilize`, which ports the data set's own code: in three times
-    105 ms the camera moves by (3.5, 7), (3.5, -7) and (-7, 0) pixels; (4, 2) centres the digit.
+    105 ms the camera moves by (3.5, 7), (3.5, -7) and (-7, 0) pixels; (4, 2) centers the digit.
     """
     x, y, t = events.x.astype(np.float64), events.y.astype(np.float64), events.t_us
     one, two, three = t <= 105e3, (t > 105e3) & (t <= 210e3), t > 210e3

@@ -12,10 +12,10 @@ from sparsesnn.datasets import heidelberg
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.datasets.heidelberg import Options
 
-__all__ = ["CITATION", "LICENCE", "RECIPE", "SPLITS", "Options", "load"]
+__all__ = ["CITATION", "LICENSE", "RECIPE", "SPLITS", "Options", "load"]
 
 SPLITS = ("train", "test")
-LICENCE, CITATION = heidelberg.LICENCE, heidelberg.CITATION
+LICENSE, CITATION = heidelberg.LICENSE, heidelberg.CITATION
 RECIPE = {"data": {"valid": "speakers:0,1"}, "net": {"text": "auto-256r-auto"}, "train": {"epochs": 50}}
 
 

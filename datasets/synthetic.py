@@ -23,7 +23,7 @@ from sparsesnn.ids import MAX_UINT16_NEURONS
 from sparsesnn.options import option
 
 SPLITS = ("train", "test")
-LICENCE = "none: made here"
+LICENSE = "none: made here"
 CITATION = "none: made here"
 RECIPE = {"optim": {"lr": 5e-3}, "train": {"epochs": 5}}
 

@@ -6,7 +6,7 @@
     python examples/poptorch_mnist.py --data DIR                   # MNIST, where torchvision has put it
 
 `Net` is one model for both: an ordinary `torch.nn.Module` that returns its counts and its loss. Its loss is the tutorial's
-`ce_count_loss`, the cross-entropy of spike counts; its optimiser Adam. Where the tutorial feeds a constant current, this
+`ce_count_loss`, the cross-entropy of spike counts; its optimizer Adam. Where the tutorial feeds a constant current, this
 one codes brightness as a rate: our layers read spikes. Without `--data` it learns scikit-learn's handwritten digits, made
 as large as MNIST's. Runs under Python 3.8 as well.
 """

@@ -77,7 +77,7 @@ def _srun(job: Job) -> list[str]:
         per_host = per_host or counts[0]
     if per_host is not None:
         arguments.append(f"--ntasks-per-node={per_host}")
-    # Neighbouring ranks talk most: block keeps them on one node. One failed rank ends the step, not a time limit.
+    # Neighboring ranks talk most: block keeps them on one node. One failed rank ends the step, not a time limit.
     arguments += ["--distribution=block:block", "--kill-on-bad-exit=1", f"--cpu-bind={'cores' if job.bind else 'none'}"]
     if job.oversubscribe:
         arguments.append("--overcommit")

@@ -183,7 +183,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         row = dry_runs[-1]
         lines.append(
             f"dry run: not measured; one rank alone computes, {row['bandwidth_gb_per_s']:.3g} GB/s and {row['latency_us']:.3g} µs a message are "
-            f"modelled, and the others' messages are made up, as active as the layers of {count(row['played_activity_of_ranks'], 'rank')}: "
+            f"modeled, and the others' messages are made up, as active as the layers of {count(row['played_activity_of_ranks'], 'rank')}: "
             f"{100 * row['played_activity']:.2f} %; waiting for slower ranks is left out"
         )
     if any(row["apart_efficiency"] is not None and row["ranks"] > 1 for row in rows):
@@ -215,7 +215,7 @@ def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[M
     figure = figures.new_figure(4.6 * (3 if ipus else 2), 4.2)
     panels = list(figure.subplots(1, 3 if ipus else 2))
     if settings.backend != "cpu":
-        panels[0].plot(x, [row["predicted_efficiency"] for row in rows], "s--", color=figures.GREY, label="predicted")
+        panels[0].plot(x, [row["predicted_efficiency"] for row in rows], "s--", color=figures.GRAY, label="predicted")
     apart = [(row[key], row["apart_efficiency"]) for row in rows if row["apart_efficiency"] is not None]
     if len(apart) > 1:
         panels[0].plot(*zip(*apart, strict=True), "v:", color=figures.GREEN, label="ranks that exchange nothing")
@@ -260,7 +260,7 @@ def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[M
         axes.set_xticks(sorted(set(x)) if axes is panels[0] else sorted({row["x"] for row in ipus}))
         axes.get_xaxis().set_major_formatter("{x:g}")
     for axes in panels:
-        axes.grid(alpha=0.3, color=figures.GREY)
+        axes.grid(alpha=0.3, color=figures.GRAY)
         axes.legend(frameon=False, fontsize=7)
     neurons = f"{settings.width} {'recurrent ' * settings.recurrent}LIF"
     figures.save(figure, path, f"{settings.kind}: {settings.n_layers} × {neurons}, T={settings.n_steps}")

@@ -161,7 +161,7 @@ class Training:
         gradient_norm(self.model, gradients_of(self.model))
         normed = time.perf_counter()
         self.optimizer.step()
-        return output, {"norm": normed - start, "optimiser": time.perf_counter() - normed}
+        return output, {"norm": normed - start, "optimizer": time.perf_counter() - normed}
 
 
 def time_apart(point: Point, world: Communicator) -> float:

@@ -299,7 +299,7 @@ def tile_folds(edges: Sequence[int]) -> list:
 
 def empty_matrix(n_rows: int, n_columns: int, shared: bool = ...) -> object:
     """
-    float32[n_rows, n_columns], not initialised, of the memory that the engine keeps from step to step, or of shared memory.
+    float32[n_rows, n_columns], not initialized, of the memory that the engine keeps from step to step, or of shared memory.
     """
 
 def shared_memory() -> tuple[int, int] | None:
@@ -326,7 +326,7 @@ class MpiExchange(Exchange):
 
     def __init__(self, python: object, functions: Sequence[int], comm: int, byte: int, tag: int, yields: bool) -> None: ...
 
-    def travelled(self) -> tuple:
+    def traveled(self) -> tuple:
         """
         Bytes sent and received, messages sent, and seconds in MPI since the last call.
         """
@@ -398,7 +398,7 @@ class DenseSpec:
 
 def empty_bytes(n_bytes: int) -> object:
     """
-    Uninitialised memory, uint8[n_bytes], kept for the next step when let go.
+    Uninitialized memory, uint8[n_bytes], kept for the next step when let go.
     """
 
 def dense_multiply_suits() -> bool:

@@ -16,7 +16,7 @@ class Connection:
 class Spec:
     """All that the graph builder is told."""
 
-    def __init__(self, *, devices: int, tiles: int, n_samples: int, n_steps: int, optimiser: int, momentum: bool, decoding: int, n_classes: int, loops_rounds: bool, half_weights: bool, replicas: int, first_replica: int, own_replicas: int, keep_every: int, populations: Sequence[Population], connections: Sequence[Connection], regulariser: tuple[float, float, float, float]) -> None: ...
+    def __init__(self, *, devices: int, tiles: int, n_samples: int, n_steps: int, optimizer: int, momentum: bool, decoding: int, n_classes: int, loops_rounds: bool, half_weights: bool, replicas: int, first_replica: int, own_replicas: int, keep_every: int, populations: Sequence[Population], connections: Sequence[Connection], regularizer: tuple[float, float, float, float]) -> None: ...
 
 class MachineOptions:
     """Numbers of the emulated machine, and what it checks."""

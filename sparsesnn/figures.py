@@ -17,8 +17,8 @@ from sparsesnn.wording import printable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# colours that people with any colour vision can tell apart (Okabe & Ito 2008)
-BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#999999"
+# colors that people with any color vision can tell apart (Okabe & Ito 2008)
+BLUE, ORANGE, GREEN, RED, GRAY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#999999"
 CYCLE = (BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", RED, "#f0e442", "#000000")
 
 

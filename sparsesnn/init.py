@@ -129,7 +129,7 @@ def init_activity(
     Errors: `DescriptionError` if no data is given, a population receives no spikes, its weights are all zero, or no
     gain reaches the target; `NumericError` for weights that are NaN or infinite. Warns if the activity jumps over
     the target. After an error the populations before the one it names are already scaled.
-    Source: Mishkin & Matas 2016 (LSUV); Rossbroich, Gygax, Zenke 2022 (fluctuation-driven initialisation).
+    Source: Mishkin & Matas 2016 (LSUV); Rossbroich, Gygax, Zenke 2022 (fluctuation-driven initialization).
     """
     network = model.network
     data = list(batches)

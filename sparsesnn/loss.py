@@ -1,4 +1,4 @@
-"""Decoding and losses: from what a network puts out to logits, cross-entropy and activity regularisers.
+"""Decoding and losses: from what a network puts out to logits, cross-entropy and activity regularizers.
 
 All of it is differentiable PyTorch and works on the output of every backend; T steps, B samples, N neurons, C classes.
 With a population code the last population has N = k·C neurons, class by class: neurons c·k to c·k + k - 1 are class c.
@@ -6,6 +6,7 @@ With a population code the last population has N = k·C neurons, class by class:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -296,7 +297,7 @@ def _gradient_in_engine(ctx: Any, *d: Tensor) -> tuple[Tensor, None]:
 
 
 @named
-def activity_regulariser(
+def activity_regularizer(
     output: Output,
     *,
     lower: float | Mapping[str, float] | None = None,
@@ -326,9 +327,9 @@ def activity_regulariser(
     Source: Zenke & Vogels 2021, eq. 14 and 15, with activities in place of counts.
     """
     if lower is None and upper is None:
-        raise DescriptionError("activity_regulariser: lower and upper are both None; give at least one bound")
+        raise DescriptionError("activity_regularizer: lower and upper are both None; give at least one bound")
     if not output.spikes:
-        raise DescriptionError("activity_regulariser: the network has no spiking population, so nothing to regularise")
+        raise DescriptionError("activity_regularizer: the network has no spiking population, so nothing to regularize")
     lowers, uppers = _bounds("lower", lower, output), _bounds("upper", upper, output)
     terms = []
     for name, spikes in output.spikes.items():
@@ -372,3 +373,10 @@ def _by_class(x: Tensor, name: str, n_classes: int) -> Tensor:
             "for a population code"
         )
     return x if n == n_classes else x.reshape(*x.shape[:-1], n_classes, n // n_classes)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "activity_regulariser":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("activity_regulariser is now spelled activity_regularizer", DeprecationWarning, stacklevel=2)
+    return activity_regularizer

@@ -37,7 +37,7 @@ class Case:
         ops: whether the ops train it too.
         decoding: how the output is decoded; empty: counts of spikes, or the mean of potentials.
         n_classes: groups of the output's neurons; None: each is a class.
-        optimiser, regulariser: arguments of `sparsesnn.ipu.Optimiser`, of `Regulariser` (None: no regulariser).
+        optimizer, regularizer: arguments of `sparsesnn.ipu.Optimizer`, of `Regularizer` (None: no regularizer).
         half: weights are read as halves.
         tiles: in use, in place of what the machine has: with few, rounds share their vertices.
         replicas: copies of the network, each on IPUs of its own.
@@ -49,8 +49,8 @@ class Case:
     ops: bool = False
     decoding: str = ""
     n_classes: int | None = None
-    optimiser: Mapping[str, Any] = field(default_factory=dict)
-    regulariser: Mapping[str, float] | None = None
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
+    regularizer: Mapping[str, float] | None = None
     half: bool = False
     tiles: int | None = None
     replicas: int = 1
@@ -118,24 +118,24 @@ def _for_the_program() -> list[Case]:
         Case(
             "recurrent LIF, delay 1, two stages",
             chain(LIF(20, recurrent=True, bias=True, **lif), LIF(38, **lif), LI(3), delay=1),
-            optimiser={"kind": "adamw", "weight_decay": 0.1, "clip_norm": 0.5},
+            optimizer={"kind": "adamw", "weight_decay": 0.1, "clip_norm": 0.5},
         ),
         Case("synaptic currents, maximum over time", chain(CubaLIF(13, reset="zero", **cuba), LI(3)), decoding="max"),
         Case(
             "full lists, spiking output, SGD",
             chain(LIF(40, capacity=5, **lif), LIF(6, grad_threshold=-math.inf)),
-            optimiser={"kind": "sgd", "lr": 0.05, "momentum": 0.9},
+            optimizer={"kind": "sgd", "lr": 0.05, "momentum": 0.9},
         ),
         Case("learnt decays and thresholds", chain(learnt, learnt_cuba, LI(3, learn_beta=True))),
         Case("adaptation and rotation, learnt", chain(adaptive, rotating, LI(3))),
-        Case("activity regulariser", chain(LIF(13, **lif), LI(3)), regulariser=bounds),
+        Case("activity regularizer", chain(LIF(13, **lif), LI(3)), regularizer=bounds),
         Case("half-precision weights", chain(LIF(13, recurrent=True, **lif), LI(3)), half=True),
         Case("rounds that share vertices", chain(LIF(13, **lif), LIF(10, **lif), LIF(9, **lif), LI(3)), tiles=2),
         Case(
-            "two replicas, activity regulariser",
+            "two replicas, activity regularizer",
             chain(LIF(13, bias=True, **lif), LI(3)),
-            optimiser={"kind": "sgd", "lr": 0.05},
-            regulariser=bounds,
+            optimizer={"kind": "sgd", "lr": 0.05},
+            regularizer=bounds,
             replicas=2,
         ),
         Case(

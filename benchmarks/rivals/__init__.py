@@ -2,7 +2,7 @@
 
     ./dev bench rivals
 
-Reading order: `catalogue` (who races), `task` (what all compute), `contestants/` (how each computes it), `worker` (one
+Reading order: `catalog` (who races), `task` (what all compute), `contestants/` (how each computes it), `worker` (one
 process a contestant), `race` (the rotation), `report` and `plot` (what is written), `environments` (where they live).
 Workers run in foreign environments: what they import needs NumPy and nothing of sparsesnn.
 """

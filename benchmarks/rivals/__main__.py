@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from rivals import environments, plot, report
-from rivals.catalogue import GROUPS, HIDDEN_ACTIVITY, N_SAMPLES, N_STEPS, RIVALS, WORKLOADS, Course, Rival, chosen
+from rivals.catalog import GROUPS, HIDDEN_ACTIVITY, N_SAMPLES, N_STEPS, RIVALS, WORKLOADS, Course, Rival, chosen
 from rivals.race import Loaded, Worker, WorkerError, rotate, stolen_seconds
-from rivals.results import Result, crossing, ratios, summarise
+from rivals.results import Result, crossing, ratios, summarize
 from rivals.task import Task
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,7 +135,7 @@ class Race:
             if rival.name in failed:
                 self.drop(rival, label, failed[rival.name])
         return task, [
-            summarise(
+            summarize(
                 worker.rival,
                 loaded[worker.rival.name],
                 turns[worker.rival.name],

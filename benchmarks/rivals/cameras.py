@@ -18,7 +18,7 @@ from sparsesnn.init import init_activity
 from sparsesnn.layers import Population
 from sparsesnn.nir.maps import to_theirs
 
-#: how sparsesnn says what `catalogue.SEMANTICS` describes; delays are no part of these tasks
+#: how sparsesnn says what `catalog.SEMANTICS` describes; delays are no part of these tasks
 VARIANTS: dict[str, dict[str, Any]] = {
     "subtract": {},
     "at once": {"reset_decays": True},

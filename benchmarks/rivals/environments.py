@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-from rivals.catalogue import Rival
+from rivals.catalog import Rival
 
 #: Python that brainevent needs, and with it the newest JAX
 JAX_PYTHON = (3, 12)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rivals.catalogue import RIVALS
+from rivals.catalog import RIVALS
 from rivals.report import sweep_disturbance
 from sparsesnn import figures
 from sparsesnn.wording import count
@@ -17,7 +17,7 @@ def draw(path: Path, sweep: Mapping[str, Any], facts: Mapping[str, Any]) -> None
     titles = {rival.name: rival.title.strip("*").replace("`", "") for rival in RIVALS}
     figure = figures.new_figure(7.2, 4.6)
     axes = figure.subplots()
-    for name, colour in zip(sweep["names"], figures.CYCLE, strict=False):
+    for name, color in zip(sweep["names"], figures.CYCLE, strict=False):
         points = [p for p in sweep["points"] if name in p["samples_per_s"]]
         axes.plot(
             [100 * p["activity"] for p in points],
@@ -25,7 +25,7 @@ def draw(path: Path, sweep: Mapping[str, Any], facts: Mapping[str, Any]) -> None
             marker="o",
             markersize=4,
             linewidth=2.4 if name == "sparsesnn" else 1.4,
-            color=colour,
+            color=color,
             label=titles[name],
         )
     if (where := sweep["dense_wins_at"]) is not None:

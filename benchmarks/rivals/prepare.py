@@ -18,7 +18,7 @@ from rivals.contestants.ours import LONGEST, network
 from rivals.task import Task
 from sparsesnn.bench import Workload
 
-#: how sparsesnn says what `catalogue.SEMANTICS` describes
+#: how sparsesnn says what `catalog.SEMANTICS` describes
 VARIANTS: dict[str, Callable[[ss.Network], ss.Network]] = {
     "subtract": lambda net: net,
     "at once": lambda net: _with_hidden(net, reset_decays=True),

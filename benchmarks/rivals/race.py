@@ -17,7 +17,7 @@ from statistics import median
 from types import TracebackType
 from typing import Any
 
-from rivals.catalogue import Rival
+from rivals.catalog import Rival
 
 #: cores used by others during a turn; above it the turn is disturbed
 QUIET = 0.15

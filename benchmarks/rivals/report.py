@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from rivals.catalogue import SEMANTICS, WORKLOADS
+from rivals.catalog import SEMANTICS, WORKLOADS
 from rivals.race import QUIET
 from rivals.results import Result, ratios
 from sparsesnn.wording import count

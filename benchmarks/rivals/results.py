@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median, quantiles
 from typing import Any
 
-from rivals.catalogue import Rival
+from rivals.catalog import Rival
 from rivals.race import Loaded, Turn, is_quiet, quietest
 
 #: allowed relative distance from the expected loss. Sums in another order move a potential by a few ulp, and where it
@@ -62,7 +62,7 @@ def agrees(loss: float, expected: float) -> bool:
     return math.isfinite(loss) and abs(loss - expected) <= TOLERANCE * abs(expected)
 
 
-def summarise(
+def summarize(
     rival: Rival,
     loaded: Loaded,
     turns: Sequence[Turn],

@@ -48,7 +48,7 @@ class Task:
         weights: float32[n_pre, n_post] per layer, the readout last; of hidden layers with delays float32[n_delays, n_pre, n_post];
             of convolutions float32[channels, channels before, height, width].
         recurrent: per hidden layer float32[n, n], or None.
-        losses: by kind of semantics (`catalogue.SEMANTICS`), the cross-entropy that the first step has to reach.
+        losses: by kind of semantics (`catalog.SEMANTICS`), the cross-entropy that the first step has to reach.
         activity: spikes per neuron and step of each population, with kind "subtract".
         delays: steps; a weight of a hidden layer for each. Empty: one weight, without delay.
         maps: of a network with convolutions.

@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
 
-from rivals.catalogue import Rival, chosen
+from rivals.catalog import Rival, chosen
 from rivals.task import Task
 
 

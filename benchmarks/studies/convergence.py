@@ -133,7 +133,7 @@ def bench_convergence(
 
     found = rows.run([{"variant": name, "seed": seed} for seed in seeds for name in names], measure)
     found = [row for row in found if row["variant"] in names and row["seed"] in seeds]
-    summary = summarise(found, names)
+    summary = summarize(found, names)
     write_atomically(folder / "summary.json", (strict_json(summary, indent=1) + "\n").encode())
     write_csv(folder / "summary.csv", summary)
     write_atomically(folder / "summary.md", describe(base, summary, len(seeds), initial).encode())
@@ -156,7 +156,7 @@ def interval(values: Sequence[float]) -> tuple[float, float | None]:
     return statistics.fmean(values), t * statistics.stdev(values) / math.sqrt(n)
 
 
-def summarise(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+def summarize(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     """A row a variant; `against_dense` is the mean difference in test accuracy, seed by seed."""
     by_name = {name: sorted((r for r in rows if r["variant"] == name), key=lambda r: r["seed"]) for name in names}
     base = by_name[names[0]]

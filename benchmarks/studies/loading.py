@@ -219,7 +219,7 @@ def _tonic_frames(name: str, data_dir: Path, parameters: Mapping[str, Any]) -> A
 
 @dataclass(frozen=True)
 class _Pool:
-    """Adds up each `pool` neighbours of the last axis, and of the last but one of images; sent to worker processes."""
+    """Adds up each `pool` neighbors of the last axis, and of the last but one of images; sent to worker processes."""
 
     pool: int
     image: bool
@@ -284,14 +284,14 @@ def _train(model: Model, event_set: EventSet, batch: int, augment: Augment | Non
     """Trains with a learning rate of 0: the update costs what it costs, and the activity stays what it was."""
     stream = Stream(event_set, None, batch, shuffle=True, seed=0, augment=augment)
     decoding = "mean" if isinstance(model.network.populations[model.network.output], LI) else "count"
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
     seconds, processor_s, waited, n_samples = 0.0, 0.0, 0.0, 0
     for epoch in range(n_epochs + 1):
         started, before, waited_before = time.perf_counter(), time.process_time(), stream.wait_s
         for spikes, labels in stream.epoch(epoch):
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
             cross_entropy(model(spikes), labels, decoding, event_set.n_classes).backward()
-            optimiser.step()
+            optimizer.step()
         if epoch:  # the first one warms up
             seconds += time.perf_counter() - started
             processor_s += time.process_time() - before

@@ -13,7 +13,7 @@ where those take longer. Counted is what the spikes of this very step require, o
     deliver_grad   a row piece of ∂L/∂i for each event, shared by both gradients              read, L2
                    and W additions for each of the two
                    weights, read, and their gradient, in and out, once a chunk                where the weights lie
-    optimiser      weight, gradient and Adam's moments, 16 bytes in and 12 out a weight       update, where they lie
+    optimizer      weight, gradient and Adam's moments, 16 bytes in and 12 out a weight       update, where they lie
 
 Deliver and step are one loop of the engine, its phase "forward": step is what that takes on no spikes, deliver the rest. W neurons a
 tile, N neurons of a population. An addition takes as long as four bytes from L1, for processors add as fast as they load;
@@ -49,7 +49,7 @@ from sparsesnn.wording import count
 
 SOURCE = Path(__file__).with_name("bandwidth.c")
 LEVELS = ("L1", "L2", "L3", "memory")
-PHASES = ("deliver", "step", "collect", "sort", "step_grad", "deliver_grad", "optimiser")
+PHASES = ("deliver", "step", "collect", "sort", "step_grad", "deliver_grad", "optimizer")
 #: times that the machine is measured between the steps
 N_LOOKS = 3
 
@@ -163,7 +163,7 @@ def streams(model: Model, spikes: SpikeBatch, output: Output, machine: Machine) 
         wanted = [connection.pre in output.spikes for connection in model.network.senders(name)]
         yield from _layer_streams(layer, senders, wanted, lists.get(name), machine)
     n_parameters = sum(p.numel() for p in model.parameters())
-    yield Stream("optimiser", machine.level_of(16 * n_parameters), update=True, n_bytes=28 * n_parameters)
+    yield Stream("optimizer", machine.level_of(16 * n_parameters), update=True, n_bytes=28 * n_parameters)
 
 
 def _layer_streams(
@@ -314,7 +314,7 @@ def bench_roofline(workload: Workload, *, repeats: int = 15, warm_up: int = 3) -
         clocks.append(_core.phase_seconds(reset=True))
     seconds = {name: median(clock[name] for clock in clocks) for name in clocks[0]}
     phases = {name: 1e3 * s for name, s in engine_phases(seconds, median(steps)).items()}
-    phases["optimiser"] = 1e3 * median(t[2] for t in times)
+    phases["optimizer"] = 1e3 * median(t[2] for t in times)
     phases["other"] = 1e3 * median(sum(t) - t[2] - sum(c.values()) for t, c in zip(times, clocks, strict=True))
     step_ms = 1e3 * median(sum(t) for t in times)
     machine = typical(machines)

@@ -320,7 +320,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         bottom.set_ylim(0, 100)
         for axes in (top, bottom):
             axes.set_xticks(range(len(values)), [str(value) for value in values], fontsize=8)
-            axes.grid(alpha=0.3, color=figures.GREY)
+            axes.grid(alpha=0.3, color=figures.GRAY)
     panels[0][0].set_ylabel("training samples/s")
     panels[1][0].set_ylabel("share of a step's time, %")
     panels[0][0].legend(frameon=False, fontsize=8)

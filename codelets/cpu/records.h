@@ -29,7 +29,7 @@ inline constexpr int events_ahead = 16;
 // So many ids behind its last one a list has that deliver reads, whatever they say.
 inline constexpr int ids_ahead = 6;
 
-// The numbers of one optimiser step; see adam.h. step_size = √c2·lr/c1, eps = √c2·ε.
+// The numbers of one optimizer step; see adam.h. step_size = √c2·lr/c1, eps = √c2·ε.
 struct AdamStep {
   float lr, one_minus_beta1, beta2, one_minus_beta2;  // of the doubles: 1 - 0.999f is off by 5e-5 of itself
   float eps, weight_decay, step_size;

@@ -194,13 +194,13 @@ class CountSpikes : public poplar::MultiVertex {
 
 SPARSESNN_VERTEX(CountSpikes, kept, counts, settings, first_sample, collectors, n_collectors, n_steps)
 
-// The activity regulariser of sparsesnn/loss.py: ∂R/∂s of each neuron of a tile's shards, the same for all its spikes.
+// The activity regularizer of sparsesnn/loss.py: ∂R/∂s of each neuron of a tile's shards, the same for all its spikes.
 //
 //   a[n] = (1 / (T·B)) Σ s[t,b,n]      R = λ·mean_n max(0, lower - a[n])² + μ·max(0, mean_n a[n] - upper)²
 //
 // counts, totals: by shard and collector: remote, of the shard's neurons, and of all. out [w + 2]: by shard; the last
 // but one number is how many samples are present here: first_sample is that of this replica.
-class Regularise : public poplar::MultiVertex {
+class Regularize : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Array<float, 4>>> counts;
   ListOf<poplar::Input<Array<float, 4>>> totals;
@@ -213,7 +213,7 @@ class Regularise : public poplar::MultiVertex {
 
   bool compute(unsigned worker) {
     for (unsigned k = worker; k < n_shards; k += workers) {
-      const RegularisedShard& s = record<RegularisedShard>(shards, k);
+      const RegularizedShard& s = record<RegularizedShard>(shards, k);
       const float n_lists = settings[setting_samples] * static_cast<float>(n_steps), scale = 1.0f / n_lists;
       const float n_population = static_cast<float>(s.n_population), share = 1.0f / n_population;
       float total = 0.0f;
@@ -235,7 +235,7 @@ class Regularise : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(Regularise, counts, totals, out, settings, first_sample, shards, n_shards, n_steps, lower, upper,
+SPARSESNN_VERTEX(Regularize, counts, totals, out, settings, first_sample, shards, n_shards, n_steps, lower, upper,
                  strength_lower, strength_upper)
 
 }  // namespace sparsesnn::ipu

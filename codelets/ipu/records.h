@@ -55,18 +55,18 @@ struct StateShard {
   unsigned detach_reset, surrogate;
   unsigned learns;       // a bit for each parameter of the model
   unsigned every, kept;  // see `Rows` and `States` in vertex.h
-  unsigned regularised;
+  unsigned regularized;
   unsigned decoding;
   unsigned operations;  // of floats, beyond those of a decay for each state; counted on the emulated machine alone
   float slope;
   float constants[max_constants];
 };
 
-// Lists of some samples of a population whose activity is regularised; and a shard of it.
+// Lists of some samples of a population whose activity is regularized; and a shard of it.
 struct CountedCollector {
   unsigned n_samples, first_sample, stride, n_neurons;
 };
-struct RegularisedShard {
+struct RegularizedShard {
   unsigned first, n_collectors, n_neurons, n_population;
 };
 

@@ -27,9 +27,9 @@ unsigned find(const unsigned short* ids, unsigned begin, unsigned end, unsigned 
 // ∂L/∂s at its slots. d_values [B, w]: by readout shard, ∂L/∂value, or over_steps [T, B, w]; else one pair. history:
 // see `States`. memory: of a readout what Forward decoded, [2, B, w]; else one pair. d_states [states, B, w]: d.
 // d_vectors [1 + learnt, 6, w]: of the bias, then of the parameters that learn, in the model's order; a worker's
-// samples each, which the optimiser adds: by_parameter of each step, and of θ what goes through σ'.
+// samples each, which the optimizer adds: by_parameter of each step, and of θ what goes through σ'.
 //
-// regulariser [w + 2]: what Regularise found, where `regularised`; else one pair.
+// regularizer [w + 2]: what Regularize found, where `regularized`; else one pair.
 class StateGrad : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Ids>> lists;
@@ -38,7 +38,7 @@ class StateGrad : public poplar::MultiVertex {
   ListOf<poplar::Input<Floats>> parameters;
   ListOf<poplar::Input<Floats>> memory;
   ListOf<poplar::Input<Floats>> d_values;
-  ListOf<poplar::Input<Floats>> regulariser;
+  ListOf<poplar::Input<Floats>> regularizer;
   ListOf<poplar::InOut<Floats>> d_states;
   ListOf<poplar::InOut<Floats>> d_current;
   ListOf<poplar::InOut<Floats>> d_vectors;
@@ -164,7 +164,7 @@ class StateGrad : public poplar::MultiVertex {
     sample.spikes = {ids, find(ids, 0, list[0], s.first_neuron), list[0]};
     sample.near = {ids, find(ids, list[0], list[1], s.first_neuron), list[1]};
     sample.e = &e[k][b * s.n_slots];
-    if (s.regularised && static_cast<float>(b) < regulariser[k][sample.width]) sample.more = &regulariser[k][0];
+    if (s.regularized && static_cast<float>(b) < regularizer[k][sample.width]) sample.more = &regularizer[k][0];
   }
 
   // ∂L/∂x of a readout at this step, into the place of ∂L/∂i.
@@ -224,7 +224,7 @@ class StateGrad : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX(StateGrad, lists, e, history, parameters, memory, d_values, regulariser, d_states, d_current,
+SPARSESNN_VERTEX(StateGrad, lists, e, history, parameters, memory, d_values, regularizer, d_states, d_current,
                  d_vectors, clock, shards, n_shards, n_turns, n_steps, n_samples)
 
 }  // namespace sparsesnn::ipu

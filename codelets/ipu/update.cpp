@@ -3,7 +3,7 @@
 
 namespace sparsesnn::ipu {
 
-// What an optimiser's vertices have in common: the arrays of a tile's shards, and vectors with one value a neuron
+// What an optimizer's vertices have in common: the arrays of a tile's shards, and vectors with one value a neuron
 // (biases, and parameters that learn), whose gradient is spread over six rows, a worker's samples each. A vector that a
 // whole population shares has one value, of which every shard keeps a copy, and its gradient is summed up already.
 namespace {
@@ -121,7 +121,7 @@ class Norm : public poplar::Vertex {
 
 SPARSESNN_VERTEX(Norm, sums, settings, norm, n_sums)
 
-enum OptimiserKind : unsigned { sgd, adam, adamw };
+enum OptimizerKind : unsigned { sgd, adam, adamw };
 
 // Updates a tile's weights and vectors, then clears the gradients of the weights. rounded: the weights as halves, for
 // those who read them so (`rounds`); else one pair. moments1, moments2 and their like of

@@ -1,4 +1,4 @@
-"""One rank of R that is alone: what the others would send is made up, and how long messages would travel is modelled.
+"""One rank of R that is alone: what the others would send is made up, and how long messages would travel is modeled.
 
 The other ranks do what this one does at the same time. So numbers that all give are this rank's own, a mask of rows is the one that
 this rank sent last, what spikes other neurons fire says `made_up.py`, and sums of gradients are 0: the training means nothing, but

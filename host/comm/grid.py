@@ -12,7 +12,7 @@ from sparsesnn.wording import count
 
 @dataclass(frozen=True)
 class Grid:
-    """Where this rank stands. Rank r is shard r mod S of replica r div S, so that shards are neighbours.
+    """Where this rank stands. Rank r is shard r mod S of replica r div S, so that shards are neighbors.
 
     Args:
         world: all ranks.

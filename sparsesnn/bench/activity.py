@@ -301,7 +301,7 @@ def _row(
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """A panel a shape: acceleration over the dense baseline against max activity, both bounds, a colour a depth."""
+    """A panel a shape: acceleration over the dense baseline against max activity, both bounds, a color a depth."""
     from sparsesnn import figures
 
     shapes = list(dict.fromkeys(row["shape"] for row in rows))

@@ -144,10 +144,10 @@ def _twin(model: Model, mode: str) -> Model:
 
 def _peak_on_device(trainee: Trainee, spikes: SpikeBatch, labels: Tensor) -> int:
     """Of a step, with its gradients, on a CUDA device."""
-    trainee.optimiser.zero_grad(set_to_none=True)
+    trainee.optimizer.zero_grad(set_to_none=True)
     with peak_memory(trainee.device) as found:
         trainee.step(spikes, labels)
-    trainee.optimiser.zero_grad(set_to_none=True)
+    trainee.optimizer.zero_grad(set_to_none=True)
     return found[0]
 
 

@@ -31,13 +31,13 @@ class Trainee:
         self.precision = precision
         use_precision(self.device, precision)
         self.n_threads = n_threads
-        self.optimiser = still_adam(self.model)
+        self.optimizer = still_adam(self.model)
 
     def step(self, spikes: SpikeBatch, labels: Tensor) -> tuple[Output, float, float]:
         """One training step on the threads that its backend takes; the output, the loss, and seconds."""
         options = Options(dense_mode=self.model.dense_mode)
         set_threads(self.model.backend, self.n_threads, options)
-        output, loss, seconds = train_step(self.model, self.optimiser, spikes, labels, self.precision)
+        output, loss, seconds = train_step(self.model, self.optimizer, spikes, labels, self.precision)
         return output, loss, sum(seconds)
 
 

@@ -25,7 +25,7 @@ from sparsesnn.engines.dense.device import (
     find_device,
     joules,
     peak_memory,
-    synchronise,
+    synchronize,
     use_precision,
 )
 from sparsesnn.engines.module import Model
@@ -45,7 +45,7 @@ class StepResult:
         samples_per_s: batch over the median time of a step.
         step_ms: median time of a step.
         step_ms_all: every timed step.
-        forward_ms, backward_ms, optimiser_ms: medians of its parts.
+        forward_ms, backward_ms, optimizer_ms: medians of its parts.
         phases_ms: median time in each phase of the engine (cpu backend): "pack" copies weights into tiles, "forward" delivers
             spikes and steps neurons, "collect" makes lists, "sort" sorts them by sender, "step_grad" goes back through time,
             "deliver_grad" and "sum_shares" are the gradients of weights and lists; "other" is what these and the optimizer
@@ -56,7 +56,7 @@ class StepResult:
         loss: of the first step.
         peak_bytes: highest memory of the process in the steps that are not timed above what it held before the first, with
             gradients but without weights, Adam's state and data. None where the system does not say.
-        weight_bytes, optimiser_bytes: of the parameters, and of Adam's two moments.
+        weight_bytes, optimizer_bytes: of the parameters, and of Adam's two moments.
         backend, isa, threads, machine, device, workload: what ran where.
         samples_per_joule: of the device, by NVML; None where nobody counts.
     """
@@ -66,7 +66,7 @@ class StepResult:
     step_ms_all: list[float]
     forward_ms: float
     backward_ms: float
-    optimiser_ms: float
+    optimizer_ms: float
     phases_ms: dict[str, float]
     activity: dict[str, float]
     listed: dict[str, float]
@@ -74,7 +74,7 @@ class StepResult:
     loss: float
     peak_bytes: int | None
     weight_bytes: int
-    optimiser_bytes: int
+    optimizer_bytes: int
     backend: str
     isa: str
     threads: int
@@ -90,7 +90,7 @@ class StepResult:
             f"{w['net']}, T={w['n_steps']}, batch {w['n_samples']}, backend {self.backend}, {self.isa}, "
             f"{count(self.threads, 'thread')}, {self.machine}",
             f"{self.samples_per_s:,.0f} samples/s   step {self.step_ms:.1f} ms = forward {self.forward_ms:.1f} "
-            f"+ backward {self.backward_ms:.1f} + optimiser {self.optimiser_ms:.1f}",
+            f"+ backward {self.backward_ms:.1f} + optimizer {self.optimizer_ms:.1f}",
             "activity   " + "   ".join(f"{name} {a:.4f}" for name, a in self.activity.items()),
         ]
         if self.phases_ms:
@@ -98,7 +98,7 @@ class StepResult:
         if self.peak_bytes is not None:
             lines.append(
                 f"memory     {self.peak_bytes / 2**20:.0f} MiB above the process with its weights "
-                f"({self.weight_bytes / 2**20:.0f} MiB), Adam's state ({self.optimiser_bytes / 2**20:.0f} MiB) and data"
+                f"({self.weight_bytes / 2**20:.0f} MiB), Adam's state ({self.optimizer_bytes / 2**20:.0f} MiB) and data"
             )
         if self.samples_per_joule is not None:
             lines.append(f"energy     {self.samples_per_joule:.1f} samples/J of {self.device}")
@@ -134,8 +134,8 @@ def bench_step(
     parameter_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     gc.collect()
     before = start_peak() if place.type == "cpu" else None
-    optimiser = still_adam(model)
-    output, first_loss, _ = train_step(model, optimiser, spikes, labels, precision)  # makes the optimiser's state
+    optimizer = still_adam(model)
+    output, first_loss, _ = train_step(model, optimizer, spikes, labels, precision)  # makes the optimizer's state
     activity = {"input": spikes.activity(), **output.activity()}
     listed = {
         name: lists.ids.numel() / max(1, lists.n_steps * lists.n_samples * lists.n_neurons)
@@ -145,26 +145,26 @@ def bench_step(
     dropped = output.dropped()
     del output
     for _ in range(warm_up):
-        train_step(model, optimiser, spikes, labels, precision)
+        train_step(model, optimizer, spikes, labels, precision)
     peak = None if before is None else peak_bytes() - before - 2 * parameter_bytes
     energy = joules(place)
     times, clocks = [], []
     for _ in range(repeats):
         _core.phase_seconds(reset=True)
-        times.append(train_step(model, optimiser, spikes, labels, precision)[2])
+        times.append(train_step(model, optimizer, spikes, labels, precision)[2])
         clocks.append(_core.phase_seconds(reset=True))
     spent = joules(place)
     per_joule = repeats * workload.n_samples / (spent - energy) if energy is not None and spent else None
     if place.type == "cuda":
         with peak_memory(place) as highest:
-            train_step(model, optimiser, spikes, labels, precision)
+            train_step(model, optimizer, spikes, labels, precision)
         peak = highest[0]
     totals = [1e3 * sum(t) for t in times]
-    optimiser_ms = 1e3 * median(t[2] for t in times)
+    optimizer_ms = 1e3 * median(t[2] for t in times)
     phases: dict[str, float] = {}
     if engine_class(backend).counts_phases:
         phases = {name: 1e3 * median(clock[name] for clock in clocks) for name in clocks[0]}
-        phases["optimiser"] = optimiser_ms
+        phases["optimizer"] = optimizer_ms
         # of each step: where a phase was slow in one step and another in the next, the medians add up to less than a step
         phases["other"] = 1e3 * median(
             sum(t) - t[2] - sum(clock.values()) for t, clock in zip(times, clocks, strict=True)
@@ -175,7 +175,7 @@ def bench_step(
         step_ms_all=totals,
         forward_ms=1e3 * median(t[0] for t in times),
         backward_ms=1e3 * median(t[1] for t in times),
-        optimiser_ms=optimiser_ms,
+        optimizer_ms=optimizer_ms,
         phases_ms=phases,
         activity=activity,
         listed=listed,
@@ -183,7 +183,7 @@ def bench_step(
         loss=first_loss,
         peak_bytes=peak,
         weight_bytes=parameter_bytes,
-        optimiser_bytes=2 * parameter_bytes,
+        optimizer_bytes=2 * parameter_bytes,
         backend=backend,
         isa=_core.build_info()["isa"],
         threads=_core.num_threads() if torch.get_num_threads() == 1 else torch.get_num_threads(),
@@ -207,7 +207,7 @@ def still_adam(model: Model) -> torch.optim.Optimizer:
 
 def train_step(
     model: Model,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     spikes: SpikeBatch,
     labels: torch.Tensor,
     precision: str = "float32",
@@ -216,14 +216,14 @@ def train_step(
     device = next(model.parameters()).device
 
     def now() -> float:
-        synchronise(device)
+        synchronize(device)
         return time.perf_counter()
 
     network = model.network
     readout = network.populations[network.output]
     loss_of = _TimedLoss(labels.to(device), "mean" if isinstance(readout, LI) else "count", readout.n)
     loss_of.now = now
-    optimiser.zero_grad(set_to_none=True)
+    optimizer.zero_grad(set_to_none=True)
     start = now()
     if precision == "float32":
         loss, output = model.learn(spikes, loss_of)
@@ -233,7 +233,7 @@ def train_step(
         loss = loss_of(output)
         loss.backward()
     backward = now()
-    optimiser.step()
+    optimizer.step()
     end = now()
     return output, loss.item(), (loss_of.end - start, backward - loss_of.end, end - backward)
 

@@ -19,7 +19,7 @@ examples:
 modes: step (plain autograd, one step at a time), hoist (input products over the whole sequence), fused (one autograd
   node a population, which keeps its input current and recomputes the rest), compile (torch.compile; compiles for some
   seconds first). All compute the same loss and gradients. Times are medians of interleaved steps; memory is the peak of
-  a process of its own above its weights, data and optimiser state.
+  a process of its own above its weights, data and optimizer state.
 networks with convolutions: channels x height x width, a colon, and layers: 5C12 a convolution (kernel 5, 12 channels; s2 stride,
   p pads), MP2, AP2 and SP2 pool spikes, +MP2 pools currents, a size is fully connected, s a spiking readout.
 --json prints a list: mode, samples_per_s, peak_bytes, step_ms, loss, net, n_steps, n_samples, threads,

@@ -25,7 +25,7 @@ cache. It is in $SPARSESNN_CACHE, else in ~/.cache/sparsesnn."""
 EXAMPLES = """\
 examples:
   sparsesnn data info                                what is cached, and how large it is
-  sparsesnn data info nmnist                         what N-MNIST is: unit order, options, licence, citation
+  sparsesnn data info nmnist                         what N-MNIST is: unit order, options, license, citation
   sparsesnn data build shd --data ~/data             convert what 'sparsesnn train shd' would need
   sparsesnn data build nmnist --data ~/data --set data.pool=2 --workers 8
   sparsesnn data check events.npz                    what a file of your own events holds, and a picture
@@ -291,7 +291,7 @@ def _line(entry: Entry) -> str:
     if entry.fault is not None or entry.numbers is None or entry.description is None:
         return f"{head}  cannot be read: {entry.fault}"
     numbers = entry.numbers
-    known = ("name", "split", "source", "classes", "licence", "lights")
+    known = ("name", "split", "source", "classes", "license", "lights")
     chosen = [f"{key} {json.dumps(value)}" for key, value in entry.description.items() if key not in known]
     return (
         f"{head}  {count(entry.n_samples, 'sample')}, {count(entry.n_steps, 'step')}, "

@@ -70,7 +70,7 @@ def register(commands: Any) -> None:
         help="none: inference, without gradients and history (default: %(default)s)",
     )
     what.add_argument(
-        "--regulariser", action="store_true", help="activity is regularised: two phases more a batch (IPUs)"
+        "--regularizer", action="store_true", help="activity is regularized: two phases more a batch (IPUs)"
     )
     what.add_argument(
         "--keep-every",
@@ -253,7 +253,7 @@ def _make(options: argparse.Namespace) -> tuple[Plan, Plan | None]:
             strategy=options.strategy,
             layout=options.layout,
             replicas=replicas,
-            regularises=options.regulariser,
+            regularizes=options.regularizer,
             keep_every=options.keep_every,
         )
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sparsesnn.host.comm import Communicator
-from sparsesnn.loss import activity_regulariser
+from sparsesnn.loss import activity_regularizer
 from sparsesnn.options import option
 from sparsesnn.output import Output
 
@@ -34,9 +34,9 @@ class Objective:
         """What the activities of all populations add to the loss, float32[].
 
         Args:
-            batch: n_samples and over_batch of `sparsesnn.loss.activity_regulariser`.
+            batch: n_samples and over_batch of `sparsesnn.loss.activity_regularizer`.
         """
-        return activity_regulariser(
+        return activity_regularizer(
             output,
             lower=self.lower or None,
             upper=self.upper or None,

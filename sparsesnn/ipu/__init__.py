@@ -1,4 +1,4 @@
-"""The IPU program from Python: whole training steps, with loss and optimiser, on an emulated IPU or a real one.
+"""The IPU program from Python: whole training steps, with loss and optimizer, on an emulated IPU or a real one.
 
 The same C++ graph and the same codelets run on both (`host/src/ipu`, `codelets/ipu`). `ipu-model` needs nothing but
 this package; `ipu` needs the Poplar SDK. The program has been checked on the emulated machine, and its calls against
@@ -9,7 +9,7 @@ public programs that use Poplar; it has not been compiled with the SDK, and has 
 | file | holds |
 |---|---|
 | `program.py` | `IpuProgram`: a compiled plan, loading, training steps, inference, saving |
-| `settings.py` | `Optimiser` and `Regulariser`, which run on the device |
+| `settings.py` | `Optimizer` and `Regularizer`, which run on the device |
 | `spec.py` | what the graph builder is told, and what it has no codelet for |
 | `backends.py` | the machines: emulated, the SDK's model, hardware |
 | `arrays.py` | how arrays lie in the program's streams |
@@ -20,6 +20,6 @@ public programs that use Poplar; it has not been compiled with the SDK, and has 
 from sparsesnn.ipu.backends import CHECKS
 from sparsesnn.ipu.program import IpuProgram, Trained
 from sparsesnn.ipu.report import MachineReport
-from sparsesnn.ipu.settings import Optimiser, Regulariser
+from sparsesnn.ipu.settings import Optimizer, Regularizer
 
-__all__ = ["IpuProgram", "Trained", "Optimiser", "Regulariser", "MachineReport", "CHECKS"]
+__all__ = ["IpuProgram", "Trained", "Optimizer", "Regularizer", "MachineReport", "CHECKS"]

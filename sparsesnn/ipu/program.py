@@ -15,7 +15,7 @@ from sparsesnn.ipu.backends import machine_arguments, native_module
 from sparsesnn.ipu.device_lists import DeviceLists
 from sparsesnn.ipu.instance import Instance
 from sparsesnn.ipu.report import MachineReport
-from sparsesnn.ipu.settings import Optimiser, Regulariser
+from sparsesnn.ipu.settings import Optimizer, Regularizer
 from sparsesnn.ipu.spec import check, make_spec, pack_parameters
 from sparsesnn.layers import Input
 from sparsesnn.layers.declaration import fires
@@ -35,7 +35,7 @@ class Trained:
     """What one training step on the device gives back.
 
     Args:
-        loss: mean cross-entropy of the batch, before the step; without the regulariser's part.
+        loss: mean cross-entropy of the batch, before the step; without the regularizer's part.
         gradient_norm: norm of all gradients together, before clipping.
         logits: float32[B, C]; losses: cross-entropy of each sample, float32[B]; of the samples of this process.
     """
@@ -54,12 +54,12 @@ class IpuProgram:
             on as many times its IPUs, each with its own samples; their gradients are added before the update (on the
             emulated machine in their order), so that a batch of all samples trains as on one. With its `weight_dtype` "half" spikes and gradients read weights rounded to float16, and what trains is kept as float32.
         model: its parameters go to the device now; they come back with `save`.
-        optimiser: what the plan was made for: its kind must be the plan's ("adamw" counts as "adam").
+        optimizer: what the plan was made for: its kind must be the plan's ("adamw" counts as "adam").
         decoding: "max", "mean", "sum" or "last" of an LI readout, "count" of a spiking output.
         n_classes: C.
         label_smoothing: in [0, 1).
-        regulariser: what activities outside bounds add to the gradient; None: nothing. The plan must know of it
-            (`regularises`).
+        regularizer: what activities outside bounds add to the gradient; None: nothing. The plan must know of it
+            (`regularizes`).
         backend: "ipu-model", "ipu", or "sdk-model": the SDK's own model of an IPU, for `sparsesnn.ipu.selftest`.
         instance: the plan's replicas that this process drives; None: all of them.
         checks: when the emulated machine looks for faults: "always", "first" execution of each phase, or "never".
@@ -72,26 +72,26 @@ class IpuProgram:
         self,
         plan: Plan,
         model: Model,
-        optimiser: Optimiser | None = None,
+        optimizer: Optimizer | None = None,
         *,
         decoding: str = "mean",
         n_classes: int | None = None,
         label_smoothing: float = 0.0,
-        regulariser: Regulariser | None = None,
+        regularizer: Regularizer | None = None,
         backend: str = "ipu-model",
         checks: str = "first",
         instance: Instance | None = None,
     ) -> None:
         self.plan, self.model = plan, model
-        self.optimiser = optimiser or Optimiser(kind=plan.optimizer)
+        self.optimizer = optimizer or Optimizer(kind=plan.optimizer)
         self.n_classes = n_classes or plan.network.populations[plan.network.output].n
         self.step = 0
         self.n_batches = 0  # that ran; the device keeps the lists of the last one
-        check(plan, model, self.optimiser, decoding)
+        check(plan, model, self.optimizer, decoding)
         self.label_smoothing = label_smoothing
-        regulariser = regulariser or Regulariser()
-        if regulariser.bounds and not plan.regularises:
-            raise ConfigError("the plan knows of no regulariser; give make_plan(…, regularises=True)")
+        regularizer = regularizer or Regularizer()
+        if regularizer.bounds and not plan.regularizes:
+            raise ConfigError("the plan knows of no regularizer; give make_plan(…, regularizes=True)")
         self.instance = instance or Instance(plan.replicas, plan.replicas)
         if self.instance.total != plan.replicas:
             raise ConfigError(
@@ -102,7 +102,7 @@ class IpuProgram:
         native = native_module(backend)
         machine = machine_arguments(native, backend, plan.target, checks, poprun=self.instance.poprun)
         try:
-            spec = make_spec(native, plan, model, self.optimiser, decoding, self.n_classes, regulariser, self.instance)
+            spec = make_spec(native, plan, model, self.optimizer, decoding, self.n_classes, regularizer, self.instance)
             self._program = native.Program(spec, *machine)
         except ValueError as error:
             raise DescriptionError(str(error)) from None
@@ -117,7 +117,7 @@ class IpuProgram:
     # ---- weights -----------------------------------------------------------------------------------------------
 
     def load(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """The model's parameters, and if given the optimiser's state, onto the device."""
+        """The model's parameters, and if given the optimizer's state, onto the device."""
         half = self.plan.weight_dtype == "half"
         for key, parameter, pack in self._parameters():
             packed = pack(_numpy(parameter))
@@ -149,7 +149,7 @@ class IpuProgram:
         self._program.run("load")
 
     def save(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """The device's weights into the model, and if given its moments into the optimiser's state. Without training
+        """The device's weights into the model, and if given its moments into the optimizer's state. Without training
         there is nothing that could have changed."""
         if not self.plan.trains:
             return
@@ -162,7 +162,7 @@ class IpuProgram:
                 state = optimizer.state[parameter]
                 for moment, name in self._moments(key):
                     state[name] = torch.from_numpy(self._unpacked(key, moment, parameter))
-                if self.optimiser.keeps_second_moment:
+                if self.optimizer.keeps_second_moment:
                     state["step"] = torch.tensor(float(self.step), dtype=torch.float32, device="cpu")
 
     def _parameters(self) -> list[tuple[str, Tensor, Any]]:
@@ -189,15 +189,15 @@ class IpuProgram:
         return found
 
     def _moments(self, key: str) -> list[tuple[str, str]]:
-        """Arrays of the moments that go with an array, and their names in torch's optimisers."""
+        """Arrays of the moments that go with an array, and their names in torch's optimizers."""
         kind, index = key.split(".")
         base = "" if kind == "weights" else f"{kind}_"
         names = ("moments1", "moments2") if kind == "weights" else ("moment1", "moment2")
         found = []
-        if self.optimiser.keeps_first_moment:
-            momentum = "momentum_buffer" if self.optimiser.kind == "sgd" else "exp_avg"
+        if self.optimizer.keeps_first_moment:
+            momentum = "momentum_buffer" if self.optimizer.kind == "sgd" else "exp_avg"
             found.append((f"{base}{names[0]}.{index}", momentum))
-        if self.optimiser.keeps_second_moment:
+        if self.optimizer.keeps_second_moment:
             found.append((f"{base}{names[1]}.{index}", "exp_avg_sq"))
         return found
 
@@ -223,16 +223,16 @@ class IpuProgram:
             spikes: T steps as planned; at most the planned samples (the rest of the device then idles). Of several processes
                 each gives the samples of its own replicas, which may be none.
             labels: int64[B], or float32[B, C], the share of each class in a mixed sample, rows that sum to 1.
-            lr: learning rate of this step; None: the optimiser's.
+            lr: learning rate of this step; None: the optimizer's.
             n_samples: of the whole batch, over all processes; None: those of `spikes`.
         """
-        if self.optimiser.kind == "none":
+        if self.optimizer.kind == "none":
             raise ConfigError("train_step: the plan was made for optimizer='none'; plan with 'adam' or 'sgd'")
         self._check_input(spikes)
         targets = self._targets(labels, spikes.n_samples)
         self.step += 1
         whole = spikes.n_samples if n_samples is None else n_samples
-        self._send(spikes, targets, self.optimiser.lr if lr is None else lr, whole, trains=True)
+        self._send(spikes, targets, self.optimizer.lr if lr is None else lr, whole, trains=True)
         self._run_batch("train")
         n = spikes.n_samples
         losses = self._samples("losses").reshape(-1)[:n]
@@ -338,7 +338,7 @@ class IpuProgram:
         padded = np.zeros((self.n_samples, self.n_classes), np.float32)  # zeros: an absent sample
         padded[: len(targets)] = targets
         self._fill("targets", padded.ravel())
-        self._fill("settings", self.optimiser.settings(max(1, self.step), lr, n_whole))
+        self._fill("settings", self.optimizer.settings(max(1, self.step), lr, n_whole))
         self._fill(
             "seeds", np.array([self._list_seed(name, trains) for name in self._names], np.uint64).view(np.uint32)
         )

@@ -21,9 +21,9 @@ from torch import Tensor
 
 import sparsesnn as ss
 from sparsesnn import Model
-from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
+from sparsesnn.ipu import IpuProgram, Optimizer, Regularizer
 from sparsesnn.ipu.backends import MACHINES, present_machines
-from sparsesnn.loss import activity_regulariser, cross_entropy
+from sparsesnn.loss import activity_regularizer, cross_entropy
 from sparsesnn.output import Output
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
@@ -51,8 +51,8 @@ def compare(case: Case, backend: str, tiles: int, n_batches: int = 5) -> tuple[f
     host, device = Model(case.network), Model(case.network)
     set_weights(host, generator)
     device.load_state_dict(host.state_dict())
-    o = Optimiser(**case.optimiser)
-    regulariser = None if case.regulariser is None else Regulariser(**case.regulariser)
+    o = Optimizer(**case.optimizer)
+    regularizer = None if case.regularizer is None else Regularizer(**case.regularizer)
     plan = make_plan(
         case.network,
         N_SAMPLES // case.replicas,
@@ -62,7 +62,7 @@ def compare(case: Case, backend: str, tiles: int, n_batches: int = 5) -> tuple[f
         optimizer="sgd" if o.kind == "sgd" else "adam",
         weight_dtype="half" if case.half else "float32",
         replicas=case.replicas,
-        regularises=regulariser is not None,
+        regularizes=regularizer is not None,
         keep_every=case.keep_every,
     )
     n_classes = case.n_classes or case.network.populations[case.network.output].n
@@ -73,11 +73,11 @@ def compare(case: Case, backend: str, tiles: int, n_batches: int = 5) -> tuple[f
         o,
         decoding=decoding,
         n_classes=n_classes,
-        regulariser=regulariser,
+        regularizer=regularizer,
         backend=backend,
         checks="always",
     )
-    optimizer = torch_optimiser(host, o)
+    optimizer = torch_optimizer(host, o)
     n_differ, found = 0, {"loss": 0.0}
     for _ in range(n_batches):
         spikes = ss.SpikeBatch.from_dense(random_spikes(generator))
@@ -86,7 +86,7 @@ def compare(case: Case, backend: str, tiles: int, n_batches: int = 5) -> tuple[f
         with _rounded(host) if case.half else nullcontext():
             output = host(spikes)
             loss = cross_entropy(output, labels, decoding, n_classes)
-            (loss + _regulariser(output, regulariser)).backward()
+            (loss + _regularizer(output, regularizer)).backward()
         if o.clip_norm:
             torch.nn.utils.clip_grad_norm_(host.parameters(), o.clip_norm)
         optimizer.step()
@@ -102,10 +102,10 @@ def compare(case: Case, backend: str, tiles: int, n_batches: int = 5) -> tuple[f
     return float(n_differ), found
 
 
-def _regulariser(output: Output, r: Regulariser | None) -> Tensor:
+def _regularizer(output: Output, r: Regularizer | None) -> Tensor:
     if r is None:
         return torch.zeros(())
-    return activity_regulariser(
+    return activity_regularizer(
         output, lower=r.lower, upper=r.upper, strength_lower=r.strength_lower, strength_upper=r.strength_upper
     )
 
@@ -123,7 +123,7 @@ def _rounded(model: Model) -> Iterator[None]:
             p.copy_(value)
 
 
-def torch_optimiser(model: Model, o: Optimiser) -> torch.optim.Optimizer:
+def torch_optimizer(model: Model, o: Optimizer) -> torch.optim.Optimizer:
     """PyTorch's optimizer with the numbers of the device's."""
     weights = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim != 2]

@@ -1,4 +1,4 @@
-"""What an IPU program is asked to do besides the network: the optimiser on the device, bounds of activity."""
+"""What an IPU program is asked to do besides the network: the optimizer on the device, bounds of activity."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from sparsesnn.errors import ConfigError
 
-#: numbers of `Optimiser` in host/src/ipu/spec.h
-OPTIMISERS = {"none": 0, "sgd": 1, "adam": 2, "adamw": 3}
+#: numbers of `Optimizer` in host/src/ipu/spec.h
+OPTIMIZERS = {"none": 0, "sgd": 1, "adam": 2, "adamw": 3}
 
 
 @dataclass(frozen=True)
-class Optimiser:
+class Optimizer:
     """What updates the weights on the device; the numbers of `torch.optim.SGD`, `Adam` and `AdamW`.
 
     Args:
@@ -35,8 +35,8 @@ class Optimiser:
     clip_norm: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in OPTIMISERS:
-            raise ConfigError(f"optimiser: kind is {self.kind!r}; allowed: {', '.join(OPTIMISERS)}")
+        if self.kind not in OPTIMIZERS:
+            raise ConfigError(f"optimizer: kind is {self.kind!r}; allowed: {', '.join(OPTIMIZERS)}")
 
     @property
     def keeps_first_moment(self) -> bool:
@@ -55,8 +55,8 @@ class Optimiser:
 
 
 @dataclass(frozen=True)
-class Regulariser:
-    """Bounds of activity, as in `sparsesnn.loss.activity_regulariser`, for all spiking populations; 0: no bound."""
+class Regularizer:
+    """Bounds of activity, as in `sparsesnn.loss.activity_regularizer`, for all spiking populations; 0: no bound."""
 
     lower: float = 0.0
     upper: float = 0.0

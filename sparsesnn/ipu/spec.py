@@ -11,7 +11,7 @@ import numpy as np
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.ipu.arrays import pack_columns
 from sparsesnn.ipu.instance import Instance
-from sparsesnn.ipu.settings import OPTIMISERS, Optimiser, Regulariser
+from sparsesnn.ipu.settings import OPTIMIZERS, Optimizer, Regularizer
 from sparsesnn.layers import Input
 from sparsesnn.layers.declaration import fires, kept_states
 from sparsesnn.network import Network
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 _DECODINGS = {"max": 0, "mean": 1, "sum": 2, "last": 3, "count": 4}
 
 
-def check(plan: Plan, model: Model, optimiser: Optimiser, decoding: str) -> None:
+def check(plan: Plan, model: Model, optimizer: Optimizer, decoding: str) -> None:
     """What the program has no codelet for."""
     if plan.target.kind != "ipu":
         raise ConfigError(f"the plan is for '{plan.target.name}'; make one for ipu-mk2 or ipu-bow")
     if plan.network != model.network:
         raise DescriptionError("the plan was made for another network than the model's; make it anew")
-    if ("adam" if optimiser.kind == "adamw" else optimiser.kind) != plan.optimizer:
-        raise ConfigError(f"the plan was made for optimizer {plan.optimizer!r}, but {optimiser.kind!r} shall run")
+    if ("adam" if optimizer.kind == "adamw" else optimizer.kind) != plan.optimizer:
+        raise ConfigError(f"the plan was made for optimizer {plan.optimizer!r}, but {optimizer.kind!r} shall run")
     check_network(plan.network, decoding)
 
 
@@ -62,10 +62,10 @@ def make_spec(
     native: ModuleType,
     plan: Plan,
     model: Model,
-    optimiser: Optimiser,
+    optimizer: Optimizer,
     decoding: str,
     n_classes: int,
-    regulariser: Regulariser,
+    regularizer: Regularizer,
     instance: Instance,
 ) -> Any:
     names = list(plan.populations)
@@ -74,8 +74,8 @@ def make_spec(
         tiles=plan.target.stride,
         n_samples=plan.n_samples,
         n_steps=plan.n_steps,
-        optimiser=OPTIMISERS[optimiser.kind],
-        momentum=optimiser.keeps_first_moment,
+        optimizer=OPTIMIZERS[optimizer.kind],
+        momentum=optimizer.keeps_first_moment,
         decoding=_DECODINGS[decoding],
         n_classes=n_classes,
         loops_rounds=loops_rounds(plan),
@@ -84,11 +84,11 @@ def make_spec(
         first_replica=instance.first,
         own_replicas=instance.own,
         keep_every=plan.keep_every if plan.keep_every > 1 else 0,
-        regulariser=(
-            regulariser.lower,
-            regulariser.upper,
-            regulariser.strength_lower,
-            regulariser.strength_upper,
+        regularizer=(
+            regularizer.lower,
+            regularizer.upper,
+            regularizer.strength_lower,
+            regularizer.strength_upper,
         ),
         populations=[_population(native, plan, model, name) for name in names],
         connections=[

@@ -18,11 +18,11 @@ from sparsesnn.partition.prediction import Prediction
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: items of `ipu/memory.py` and `cpu/memory.py`, in groups that share a colour; from the bottom of the stack to its top
+#: items of `ipu/memory.py` and `cpu/memory.py`, in groups that share a color; from the bottom of the stack to its top
 GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "weights": ("#1b4f72", ("weights", "masters", "packed")),
     "gradient": ("#2e86c1", ("gradient",)),
-    "optimizer": ("#85c1e9", ("optimiser",)),
+    "optimizer": ("#85c1e9", ("optimizer",)),
     "history and state": ("#b9770e", ("history", "state", "parameters", "records", "state gradient", "readout")),
     "buffers, masks, shares": (
         "#f0b27a",

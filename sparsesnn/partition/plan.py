@@ -48,7 +48,7 @@ class Plan:
         strategy: how it was found, in words.
         replicas: copies, each on as many devices as the target has, with `n_samples` samples of its own; their gradients
             are added before the update.
-        regularises: whether activity is regularised (`sparsesnn.loss.activity_regulariser`). Counted for IPUs only.
+        regularizes: whether activity is regularized (`sparsesnn.loss.activity_regularizer`). Counted for IPUs only.
         keep_every: potentials are kept of segments of so many steps, and of the ends of segments, from which the others run
             again before their backward pass; 1: of all steps. Less memory, more cycles, the same numbers. IPUs only.
     """
@@ -64,7 +64,7 @@ class Plan:
     connections: tuple[ConnectionPlan, ...]
     strategy: str
     replicas: int = 1
-    regularises: bool = False
+    regularizes: bool = False
     keep_every: int = 1
 
     @property

@@ -6,7 +6,7 @@
                  "exchange": {"bytes_per_cycle", "sync_cycles"}, "links": {"bytes_per_s", "latency_s"},
                  "host_bytes_per_s", "bytes_per_device", "tiles_per_device"},
       "n_samples": B, "n_steps": T, "optimizer": "adam" | "sgd" | "none", "weight_dtype": "float32" | "half",
-      "strategy": "…", "replicas": copies on other samples (1), "regularises": of activity (false),
+      "strategy": "…", "replicas": copies on other samples (1), "regularizes": of activity (false),
       "keep_every": steps of a segment of potentials (1: all are kept),
       "populations": [                              in the network's order
         {"name", "model": its name, such as "LIF", "n", "capacity": K, "activity",
@@ -65,7 +65,7 @@ def to_json(plan: Plan) -> str:
         "weight_dtype": plan.weight_dtype,
         "strategy": plan.strategy,
         "replicas": plan.replicas,
-        "regularises": plan.regularises,
+        "regularizes": plan.regularizes,
         "keep_every": plan.keep_every,
         "populations": [
             {
@@ -135,7 +135,7 @@ def from_json(text: str, cls: type[Plan]) -> Plan:
             ),
             strategy=str(data["strategy"]),
             replicas=_whole(data.get("replicas", 1), "replicas", 1, MAX_DEVICES),
-            regularises=bool(data.get("regularises", False)),
+            regularizes=bool(data.get("regularizes", False)),
             keep_every=_whole(data.get("keep_every", 1), "keep_every", 1, MAX_STEPS),
         )
     except KeyError as error:

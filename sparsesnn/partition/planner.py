@@ -45,7 +45,7 @@ def make_plan(
     strategy: str = "search",
     layout: str = "auto",
     replicas: int = 1,
-    regularises: bool = False,
+    regularizes: bool = False,
     keep_every: int = 1,
     assumptions: CycleAssumptions = ASSUMPTIONS,
 ) -> Plan:
@@ -64,7 +64,7 @@ def make_plan(
         layout: their places, see `sparsesnn.partition.ipu.layout`: "contiguous", "split", "shared", or "auto": the fastest
             by prediction. IPUs only.
         replicas: copies of the plan on as many times the target's devices, each with `n_samples` samples.
-        regularises: activity is regularised.
+        regularizes: activity is regularized.
         keep_every: potentials are kept of segments of so many steps and of their ends; the rest runs again: about the root
             of the steps needs least memory. 1: all are kept. IPUs only.
         assumptions: of the prediction that sizes and layout are chosen by.
@@ -94,7 +94,7 @@ def make_plan(
         raise ConfigError(
             f"plan: keep_every is {keep_every!r}; allowed: 1, or 2 to {n_steps - 1} where a network trains on IPUs"
         )
-    skeleton = replace(skeleton, replicas=replicas, regularises=regularises, keep_every=keep_every)
+    skeleton = replace(skeleton, replicas=replicas, regularizes=regularizes, keep_every=keep_every)
     if target.kind == "cpu":
         return place_slabs(skeleton)
     for what, chosen, allowed in (

@@ -18,7 +18,7 @@ PHASES = (
     "reduce",
     "sum",
     "state gradient",
-    "optimiser",
+    "optimizer",
     "loss",
 )
 
@@ -79,7 +79,7 @@ class Prediction:
 
     @property
     def batch_s(self) -> float:
-        """Seconds of one batch: T steps forward and backward, optimiser, host."""
+        """Seconds of one batch: T steps forward and backward, optimizer, host."""
         return self.n_steps * self.cycles_per_step / self.clock_hz + self.host_s
 
     @property

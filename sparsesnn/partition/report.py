@@ -29,7 +29,7 @@ def summary(plan: Plan, prediction: Prediction | None = None) -> dict[str, Any]:
         "n_steps": plan.n_steps,
         "n_samples": plan.n_samples,
         "replicas": plan.replicas,
-        "regularises": plan.regularises,
+        "regularizes": plan.regularizes,
         "keep_every": plan.keep_every,
         "optimizer": plan.optimizer,
         "weight_dtype": plan.weight_dtype,

@@ -72,7 +72,7 @@ class Checkpoint:
         progress: where the run stands: epoch, batch, step, sums of the running epoch, best so far (`loop.Progress`).
         network: `Network.to_dict` of the network that the weights belong to.
         data: what made the training data, so that a run does not go on with other data.
-        tensors: model, optimiser and RNG, one file a shard.
+        tensors: model, optimizer and RNG, one file a shard.
         best: weights of the best epoch, likewise; None before the first validation.
         version: of sparsesnn that wrote it.
     """

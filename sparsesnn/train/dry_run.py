@@ -36,7 +36,7 @@ class DryRunResult:
     Args:
         rank, ranks, replicas, shards: which rank was played, of how many; the grid. It owns the most neurons.
         batch, rank_batch, n_steps: samples of all replicas and of this one, time steps.
-        step_ms: median of the modelled time: computed_ms here, and waited_ms for messages.
+        step_ms: median of the modeled time: computed_ms here, and waited_ms for messages.
         phases_ms: of what is computed, the engine's phases; `sort`: what all ranks' lists take to be sorted by sender.
         traffic: of a training step by what is exchanged, and in total: messages, bytes sent and received, seconds of waiting.
         peak_bytes: highest memory of the process, with data, Python and PyTorch; before_bytes: before there was a network.

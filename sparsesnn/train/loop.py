@@ -149,7 +149,7 @@ class Run:
         self.store = CheckpointStore(folder, grid, self.engine.columns)
         introduce(self)
         if saved is None:
-            self._initialise()
+            self._initialize()
             if chosen := self.engine.prepare(first_batches(config, parts)):
                 report.note(f"lists   {chosen}")
         else:
@@ -172,7 +172,7 @@ class Run:
 
     # ---- state -------------------------------------------------------------------------------------------------
 
-    def _initialise(self) -> None:
+    def _initialize(self) -> None:
         """Takes the weights of another run, or scales them on a few shuffled batches, without augmentation."""
         init = self.config.init
         if init.from_run:

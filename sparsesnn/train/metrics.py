@@ -92,7 +92,7 @@ class Progress:
     Args:
         epoch: epochs finished.
         batch: batches done in the next one.
-        step: optimiser steps since the beginning.
+        step: optimizer steps since the beginning.
         first_loss: of the first step of all; 0: not known.
         tally: sums over those batches.
         best_epoch, best_accuracy, best_loss: of the best validation so far; epochs count from 1, 0: none yet.
@@ -100,7 +100,7 @@ class Progress:
         waited_s: of these seconds, spent waiting for batches.
         seconds: wall time of training and validation, over all finished epochs.
         metrics_position: bytes of `metrics.jsonl` that belong to the finished epochs.
-        init: activity per population after the initialisation.
+        init: activity per population after the initialization.
         warned: what was wrong with the last epoch; see `health.py`.
         stale_epochs: epochs since the best one, or since the rate last fell, of the schedule plateau.
         plateau_factor: product of the factors by which it has fallen.

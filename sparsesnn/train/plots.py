@@ -17,8 +17,8 @@ from sparsesnn.errors import MissingDependencyError
 from sparsesnn.figures import (
     BLUE,
     CYCLE,
+    GRAY,
     GREEN,
-    GREY,
     ORANGE,
     RED,
     drawing,
@@ -105,7 +105,7 @@ def plot_curves(records: Sequence[Mapping[str, Any]], path: Path, *, best_epoch:
             values = [scale * value for value in valid]
             axes.plot(epochs, values, color=ORANGE, marker=marker, markersize=3, label="validation")
         if best_epoch in epochs:
-            axes.axvline(best_epoch, color=GREY, linestyle=":", label=f"chosen epoch ({best_epoch})")
+            axes.axvline(best_epoch, color=GRAY, linestyle=":", label=f"chosen epoch ({best_epoch})")
         axes.set_xlabel("epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
@@ -251,7 +251,7 @@ def _traces(axes: Axes, name: str, traces: Traces, scale: float) -> None:
         axes.plot(time, v[:, k], color=color, linewidth=0.9, label=f"neuron {int(traces.neurons[k])}")
         fired = v[:, k] > 1
         axes.scatter(time[fired], v[fired, k], s=8, color=color, linewidths=0)
-    axes.axhline(1, color=GREY, linestyle=":", linewidth=0.8)
+    axes.axhline(1, color=GRAY, linestyle=":", linewidth=0.8)
     axes.set_ylabel(f"{name}\nv / threshold")
     axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.98), ncols=6, borderpad=0)
     axes.grid(alpha=0.3)
@@ -271,12 +271,12 @@ def _readout(axes: Axes, output: Output, label: int, predicted: int, classes: Se
     time = scale * np.arange(len(traces))
     for c in range(n_classes):
         if c not in (label, predicted):
-            axes.plot(time, traces[:, c], color=GREY, linewidth=0.7, alpha=0.6)
+            axes.plot(time, traces[:, c], color=GRAY, linewidth=0.7, alpha=0.6)
     if predicted != label:
         axes.plot(time, traces[:, predicted], color=RED, linewidth=1.8, label=f"class {classes[predicted]} (read)")
     name = f"class {classes[label]} ({'right, and read' if predicted == label else 'right'})"
     axes.plot(time, traces[:, label], color=GREEN, linewidth=1.8, label=name)
-    axes.plot([], [], color=GREY, linewidth=0.7, label="other classes")
+    axes.plot([], [], color=GRAY, linewidth=0.7, label="other classes")
     axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.98), ncols=3, borderpad=0)
     axes.grid(alpha=0.3)
 
@@ -375,7 +375,7 @@ def _images(
     counts = np.bincount(cell, minlength=n_frames * 2 * n_pixels).reshape(n_frames, 2, n_pixels)
     strongest = float(np.quantile(counts[counts > 0], 0.95)) if counts.any() else 1.0
     strength = np.minimum(1.0, counts / strongest)
-    ink = np.array([[int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)] for colour in (BLUE, ORANGE)])
+    ink = np.array([[int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)] for color in (BLUE, ORANGE)])
     images = (1.0 - np.einsum("fps,pc->fsc", strength, 1.0 - ink)).clip(0, 1)
     return images.reshape(n_frames, sensor.height, sensor.width, 3), edges
 

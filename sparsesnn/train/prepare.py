@@ -162,7 +162,7 @@ def load_parts(config: DataConfig) -> Parts:
 
 
 def _load_beside(config: DataConfig, whole: EventSet, split: str) -> EventSet:
-    """A part that the data set has of its own, labelled as the training part.
+    """A part that the data set has of its own, labeled as the training part.
 
     Errors: `DataError` where the two are not of one kind.
     """

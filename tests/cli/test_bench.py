@@ -24,7 +24,7 @@ def test_activity_is_reached_and_both_backends_compute_the_same_loss() -> None:
         assert sparse.listed[name] >= sparse.activity[name]
     assert sparse.loss == pytest.approx(dense.loss, rel=1e-5)
     assert sparse.samples_per_s == pytest.approx(1e3 * 6 / sparse.step_ms)
-    assert {*_core.phase_seconds(reset=False), "optimiser", "other"} == sparse.phases_ms.keys()
+    assert {*_core.phase_seconds(reset=False), "optimizer", "other"} == sparse.phases_ms.keys()
     assert all(ms > 0 for name, ms in sparse.phases_ms.items() if name != "other")
     assert not dense.phases_ms
 

@@ -145,7 +145,7 @@ def test_sets_that_are_not_cached(capsys):
 def test_info_says_what_a_data_set_is(capsys, name):
     code, out, _ = run(capsys, "info", name)
     assert code == 0
-    assert "Licence: " in out
+    assert "License: " in out
     assert "Cite: " in out
     assert f"Parts: {', '.join(datasets.split_names(name))}." in out
     for option in datasets.defaults(name):

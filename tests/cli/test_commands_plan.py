@@ -30,7 +30,7 @@ def test_a_table_says_where_what_and_how_fast(capsys: pytest.CaptureFixture[str]
     out = run(capsys, *POSTER)
     assert "2,942 neurons, 2.60 M weights on ipu-mk2 (1 IPU of 1,472 tiles)" in out
     assert "hidden2     LIF" in out
-    for phase in ("deliver", "step", "select", "compact", "exchange", "list gradient", "weight gradient", "optimiser"):
+    for phase in ("deliver", "step", "select", "compact", "exchange", "list gradient", "weight gradient", "optimizer"):
         assert f"\n{phase} " in out
     assert "bytes of 638,976" in out
     assert "predicted: " in out
@@ -52,7 +52,7 @@ def test_replicas_share_the_batch(capsys: pytest.CaptureFixture[str]) -> None:
     one, four = (json.loads(run(capsys, *POSTER, "--json", "--replicas", str(n)))["predicted"] for n in (1, 4))
     assert one["samples_per_s"] < four["samples_per_s"] < 4 * one["samples_per_s"]
     assert four["link_bytes_per_step"] > 0
-    out = run(capsys, *POSTER, "--replicas", "4", "--regulariser")
+    out = run(capsys, *POSTER, "--replicas", "4", "--regularizer")
     assert "batch 12 in each of 4 replicas" in out
 
 

@@ -17,7 +17,7 @@ else:
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_the_citation_names_version_and_licence() -> None:
+def test_the_citation_names_version_and_license() -> None:
     text = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {PROJECT['project']['version']}\n" in text
     assert f"\nlicense: {PROJECT['project']['license']}\n" in text

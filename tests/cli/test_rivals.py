@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 from rivals import environments, plot, report
-from rivals.catalogue import GROUPS, RIVALS, SEMANTICS, WORKLOADS, chosen
+from rivals.catalog import GROUPS, RIVALS, SEMANTICS, WORKLOADS, chosen
 from rivals.contestants import compiled, convolution, csr, fused
 from rivals.contestants.ours import LONGEST
 from rivals.contestants.torch_tools import delayed, mean_of_potentials
 from rivals.prepare import VARIANTS, make_task
 from rivals.race import Loaded, Turn, Worker, WorkerError, rotate
-from rivals.results import Result, agrees, best_dense, crossing, ratios, summarise
+from rivals.results import Result, agrees, best_dense, crossing, ratios, summarize
 from rivals.task import BETA, THRESHOLD, Task
 from torch import Tensor
 
@@ -209,7 +209,7 @@ def test_a_file_that_is_no_task_is_refused(tmp_path: Path) -> None:
         Task.load(tmp_path / "other.npz")
 
 
-# ---- the catalogue -----------------------------------------------------------------------------------------------------
+# ---- the catalog -----------------------------------------------------------------------------------------------------
 
 
 def test_every_contestant_is_known_once_and_has_a_file() -> None:
@@ -245,7 +245,7 @@ def test_contestants_are_chosen_by_name() -> None:
 def _result(name: str, speed: float, **changes: object) -> Result:
     (rival,) = chosen([name])
     loaded = Loaded(loss=3.0, first_step_s=1.5, version="1.0")
-    result = summarise(rival, loaded, [Turn(48 / speed, 3, 0.05, 0.0)], 1, 48, 3.0, 30_000_000)
+    result = summarize(rival, loaded, [Turn(48 / speed, 3, 0.05, 0.0)], 1, 48, 3.0, 30_000_000)
     return replace(result, **changes)  # type: ignore[arg-type]
 
 
@@ -258,19 +258,19 @@ def test_the_quietest_turns_count_not_the_fastest() -> None:
         Turn(0.2, 1, 0.05, 0.5),
         Turn(0.5, 1, 0.05, 0.01),
     ]
-    found = summarise(rival, Loaded(3.0, 1.5, "2"), turns, 3, 48, 3.0, None)
+    found = summarize(rival, Loaded(3.0, 1.5, "2"), turns, 3, 48, 3.0, None)
     assert found.step_ms == pytest.approx(400)
     assert found.samples_per_s == pytest.approx(120)
     assert found.cpu_ms == pytest.approx(50)
     assert found.quartiles_ms == pytest.approx((350, 450))
     assert (found.n_turns, found.n_quiet, found.foreign, found.growth_mb) == (3, 3, 0.01, None)
-    loud = summarise(rival, Loaded(3.0, 1.5, "2"), turns[:1], 3, 48, 3.0, None)
+    loud = summarize(rival, Loaded(3.0, 1.5, "2"), turns[:1], 3, 48, 3.0, None)
     assert (loud.n_turns, loud.n_quiet) == (1, 0)
 
 
 def test_where_the_system_does_not_tell_the_load_all_turns_count() -> None:
     (rival,) = chosen(["fused"])
-    found = summarise(
+    found = summarize(
         rival, Loaded(3.0, 1.5, "2"), [Turn(0.1, 1, 0.05, None), Turn(0.3, 1, 0.05, None)], 2, 48, 3.0, None
     )
     assert (found.step_ms, found.foreign, found.n_quiet) == (pytest.approx(200), None, 2)

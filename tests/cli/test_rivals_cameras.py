@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from rivals.cameras import VARIANTS, Camera, layers_of, make_task
-from rivals.catalogue import GROUPS, RIVALS, SEMANTICS, WORKLOADS
+from rivals.catalog import GROUPS, RIVALS, SEMANTICS, WORKLOADS
 from rivals.contestants import cameras, ours
 from rivals.results import agrees
 from rivals.task import Task

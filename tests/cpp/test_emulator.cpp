@@ -28,7 +28,7 @@ class AddOne : public poplar::MultiVertex {
 };
 SPARSESNN_VERTEX(AddOne, in, out, n)
 
-// Each worker writes single 16-bit numbers: neighbours share a word.
+// Each worker writes single 16-bit numbers: neighbors share a word.
 class SubWord : public poplar::MultiVertex {
  public:
   poplar::Output<poplar::Vector<unsigned short>> out;

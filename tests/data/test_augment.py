@@ -132,8 +132,8 @@ def _shifted(plain: np.ndarray, by: int, axis: int) -> np.ndarray:
 def test_jitter_moves_each_spike_by_its_own_draw(name, axis):
     # one spike a sample in the middle, so that moves can be read off
     n = 4000
-    centre = [(np.array([50.0]), np.array([50]))] * n
-    event_set = EventSet.from_events(centre, [0] * n, n_neurons=101, n_steps=101, dt_us=1.0)
+    center = [(np.array([50.0]), np.array([50]))] * n
+    event_set = EventSet.from_events(center, [0] * n, n_neurons=101, n_steps=101, dt_us=1.0)
     changed = dense(event_set, np.arange(n), Augment(**{name: 4.0}))
     place = np.argwhere(changed)
     assert len(place) == n
@@ -489,7 +489,7 @@ def test_rotation_goes_by_its_table():
         turned = np.zeros(25, int)
         turned[table[180 + degrees].reshape(-1)] = grid.reshape(-1)
         assert (turned.reshape(5, 5) == np.rot90(grid, -turns)).all()
-    # 45 degrees take the corners outside and leave the centre
+    # 45 degrees take the corners outside and leave the center
     assert table[225][2, 2] == 12
     assert (table[225][[0, 0, 4, 4], [0, 4, 0, 4]] == -1).all()
     # no pixel goes further than rounding allows, for any angle

@@ -404,7 +404,7 @@ from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.options import option
 
 SPLITS = ("train", "valid", "test")
-LICENCE, CITATION = "public domain", "none"
+LICENSE, CITATION = "public domain", "none"
 RECIPE = {"train": {"epochs": 2}}
 
 

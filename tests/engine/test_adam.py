@@ -21,13 +21,13 @@ def trained(kind: Any, n_steps: int = 5, **numbers: Any) -> list[torch.Tensor]:
     """Parameters after some steps on random gradients of very different sizes."""
     generator = torch.Generator().manual_seed(0)
     weights = [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
-    optimiser = kind(weights, **numbers)
+    optimizer = kind(weights, **numbers)
     for _ in range(n_steps):
         for weight in weights:
             weight.grad = torch.randn(weight.shape, generator=generator) * 10.0 ** torch.randint(
                 -6, 3, (), generator=generator
             )
-        optimiser.step()
+        optimizer.step()
     return [weight.detach().clone() for weight in weights]
 
 
@@ -60,9 +60,9 @@ def test_state_can_be_saved_and_goes_on_the_same() -> None:
             second.load_state_dict(copy.deepcopy(first.state_dict()))
             with torch.no_grad():
                 other.copy_(weight)
-        for w, optimiser in ((weight, first), (other, second)):
+        for w, optimizer in ((weight, first), (other, second)):
             w.grad = torch.full_like(w, 0.1 * (step + 1))
-            optimiser.step()
+            optimizer.step()
     assert torch.equal(weight, other)
     assert first.state_dict()["state"][0].keys() == {"step", "exp_avg", "exp_avg_sq"}
 
@@ -84,35 +84,35 @@ def test_parameters_without_gradient_stay_and_a_closure_is_called() -> None:
 
 def test_gradients_are_set_to_zero_or_to_none() -> None:
     first, second, frozen = (torch.nn.Parameter(torch.ones(n)) for n in (3, 4, 5))
-    optimiser = Adam([{"params": [first, frozen]}, {"params": [second], "lr": 0.1}])
+    optimizer = Adam([{"params": [first, frozen]}, {"params": [second], "lr": 0.1}])
     (first.sum() + second.square().sum()).backward()
     gradient = first.grad
-    optimiser.zero_grad(set_to_none=False)
+    optimizer.zero_grad(set_to_none=False)
     assert first.grad is gradient
     assert [x.grad is None or x.grad.tolist() for x in (first, second, frozen)] == [[0.0] * 3, [0.0] * 4, True]
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     assert all(x.grad is None for x in (first, second, frozen))
 
 
 @pytest.mark.parametrize("kind", [Adam, AdamW])
 def test_hooks_and_the_profiler_see_steps(kind: type[Adam]) -> None:
     weight = torch.nn.Parameter(torch.ones(3))
-    optimiser, seen = kind([weight], lr=0.5), []
-    scheduler = torch.optim.lr_scheduler.StepLR(optimiser, 1)
+    optimizer, seen = kind([weight], lr=0.5), []
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     weight.grad = torch.ones(3)
-    first = optimiser.register_step_pre_hook(lambda *_: seen.append(weight[0].item()))
-    last = optimiser.register_step_post_hook(lambda *_: seen.append(weight[0].item()))
-    optimiser.step()
+    first = optimizer.register_step_pre_hook(lambda *_: seen.append(weight[0].item()))
+    last = optimizer.register_step_post_hook(lambda *_: seen.append(weight[0].item()))
+    optimizer.step()
     assert seen[0] == 1.0
     assert seen[1] < 1.0
     first.remove()
     last.remove()
-    optimiser.step()
+    optimizer.step()
     assert len(seen) == 2
     assert weight[0] < seen[1]
     scheduler.step()
     with torch.profiler.profile() as profile:
-        optimiser.step()
+        optimizer.step()
     assert f"Optimizer.step#{kind.__name__}.step" in {event.key for event in profile.key_averages()}
 
 
@@ -159,17 +159,17 @@ def test_weights_and_moments_that_are_replaced_are_updated_where_they_lie() -> N
             for weight in weights:
                 weight.data = weight.detach() * 2
         if k == 3:
-            for optimiser in (ours, theirs):
-                state = next(iter(optimiser.state.values()))
+            for optimizer in (ours, theirs):
+                state = next(iter(optimizer.state.values()))
                 state["exp_avg"] = state["exp_avg"] + 0.5
                 state["exp_avg_sq"].data = state["exp_avg_sq"] * 3
         if k == 4:
             ours.load_state_dict(copy.deepcopy(ours.state_dict()))
         if k == 5:
             weights[0], ours = copy.deepcopy((weights[0], ours))
-        for weight, optimiser in zip(weights, (ours, theirs), strict=True):
+        for weight, optimizer in zip(weights, (ours, theirs), strict=True):
             weight.grad = torch.cos(torch.arange(40.0) + k)
-            optimiser.step()
+            optimizer.step()
         torch.testing.assert_close(weights[0].detach(), weights[1].detach(), rtol=1e-5, atol=1e-6)
 
 

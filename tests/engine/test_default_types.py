@@ -13,7 +13,7 @@ from torch import Tensor
 import sparsesnn as ss
 from sparsesnn import encode, integers
 from sparsesnn.init import init_activity
-from sparsesnn.loss import activity_regulariser, cross_entropy
+from sparsesnn.loss import activity_regularizer, cross_entropy
 from sparsesnn.onnx import StepModule
 
 
@@ -59,7 +59,7 @@ def all_numbers(network: ss.Network, backend: str, mode: str) -> list[Tensor]:
     n_classes = network.populations[network.output].n
 
     def loss(output: ss.output.Output) -> Tensor:
-        return cross_entropy(output, labels, "softmax_sum", n_classes) + activity_regulariser(output, upper=0.01)
+        return cross_entropy(output, labels, "softmax_sum", n_classes) + activity_regularizer(output, upper=0.01)
 
     value, output = model.learn(spikes, loss)
     found = [value, output.potentials.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]

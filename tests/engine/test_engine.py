@@ -248,14 +248,14 @@ def test_loss_curve_equals_pytorch() -> None:
     curves = []
     for backend in ("cpu", "dense"):
         model = strong_model(network, 0, backend)
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         curve = []
         for step in range(20):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             potentials = model(random_spikes(step % 4, 12, 5, 40)).potentials
             loss = torch.nn.functional.cross_entropy(potentials.mean(0), labels)
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             curve.append(loss.item())
         curves.append(curve)
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)

@@ -268,7 +268,7 @@ def test_the_plan_counts_synapses_and_ipus_refuse_them() -> None:
     dense, sparse = parse_net("700-1024-1024-20"), parse_net("700-1024p0.1-1024p0.1-20")
     target = parse_target("cpu")
     items = [rank_bytes(make_plan(network, 16, 100, target))[0] for network in (dense, sparse)]
-    for item in ("weights", "gradient", "optimiser"):
+    for item in ("weights", "gradient", "optimizer"):
         assert items[1][item] < items[0][item] / 4
     assert items[1]["weights"] == 4 * sparse.n_weights()
     plan = make_plan(sparse, 16, 100, target)

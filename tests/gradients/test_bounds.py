@@ -17,7 +17,7 @@ from sparsesnn.bounds import bounded, gate, ungated
 from sparsesnn.engines.dense.replicas import Replicated
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.host.comm.torch_group import torch_world
-from sparsesnn.ipu.selftest import torch_optimiser
+from sparsesnn.ipu.selftest import torch_optimizer
 from sparsesnn.layers import LI, CubaLIF, Input
 from sparsesnn.loss import cross_entropy
 from sparsesnn.network import Network, parse_net
@@ -145,14 +145,14 @@ def test_a_decay_at_an_end_returns_and_goes_no_further(backend: str, end: float)
     layer = Layer(LI(2, beta=end, learn_beta=True), 3, backend=backend)
     with torch.no_grad():
         layer.weights[0].fill_(1.0)
-    optimiser = torch.optim.SGD([layer.beta], lr=0.01)
+    optimizer = torch.optim.SGD([layer.beta], lr=0.01)
     spikes = SpikeBatch.from_dense(torch.ones(4, 1, 3))
     given = spikes if backend == "cpu" else spikes.to_dense()
     for factor in (1.0, -1.0):  # at 1, less is better, then more; at 0 the other way round
         before = layer.beta.item()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (layer(given)[0].sum() * factor).backward()
-        optimiser.step()
+        optimizer.step()
         moves = factor == (1.0 if end else -1.0)
         assert (layer.beta.item() != before) == moves, (factor, before, layer.beta)
         assert 0 <= layer.beta.item() <= 1
@@ -228,12 +228,12 @@ def test_the_ipu_program_has_it(name: str, replicas: int) -> None:
                 if parameter.ndim == 2:
                     parameter.mul_(3).add_(0.09)
     before = {name: p.detach().clone() for name, p in host.named_parameters() if name.endswith(("alpha", "beta"))}
-    optimiser = ipu.Optimiser("sgd", lr=0.02)
+    optimizer = ipu.Optimizer("sgd", lr=0.02)
     plan = make_plan(
         network, 6 // replicas, 9, parse_target("ipu-mk2:1x16"), optimizer="sgd", max_activity=1.0, replicas=replicas
     )
-    program = ipu.IpuProgram(plan, device, optimiser, decoding="sum", checks="always")
-    on_host = torch_optimiser(host, optimiser)
+    program = ipu.IpuProgram(plan, device, optimizer, decoding="sum", checks="always")
+    on_host = torch_optimizer(host, optimizer)
     for k in range(6):
         spikes = SpikeBatch.from_dense(random_spikes(9, 6, 11, seed=k).float())
         labels = torch.arange(6) % 3

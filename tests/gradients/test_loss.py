@@ -10,7 +10,7 @@ from torch import Tensor
 from sparsesnn import _core
 from sparsesnn.engines.module import BACKENDS, Model
 from sparsesnn.errors import DescriptionError, ShapeError
-from sparsesnn.loss import DECODINGS, IN_ENGINE, CrossEntropy, activity_regulariser, cross_entropy, decode
+from sparsesnn.loss import DECODINGS, IN_ENGINE, CrossEntropy, activity_regularizer, cross_entropy, decode
 from sparsesnn.network import parse_net
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
@@ -168,30 +168,30 @@ def test_shares_of_classes() -> None:
             loss(wrong)
 
 
-def test_activity_regulariser_by_hand() -> None:
+def test_activity_regularizer_by_hand() -> None:
     """T = 2, B = 2: activities 1, 0.25 and 0; mean 5/12."""
     spikes = torch.tensor([[[1.0, 1, 0], [1, 0, 0]], [[1, 0, 0], [1, 0, 0]]])
     for s in (spikes, SpikeBatch.from_dense(spikes)):
         output = spiking(hidden=s)
-        lower = activity_regulariser(output, lower=0.5, strength_lower=2.0)
+        lower = activity_regularizer(output, lower=0.5, strength_lower=2.0)
         assert float(lower) == pytest.approx(2 * (0.25**2 + 0.5**2) / 3)
-        upper = activity_regulariser(output, upper=0.25, strength_upper=3.0)
+        upper = activity_regularizer(output, upper=0.25, strength_upper=3.0)
         assert float(upper) == pytest.approx(3 * (5 / 12 - 0.25) ** 2)
-        assert float(activity_regulariser(output, lower=0.5, upper=0.25)) == pytest.approx(
+        assert float(activity_regularizer(output, lower=0.5, upper=0.25)) == pytest.approx(
             float(lower) / 2 + float(upper) / 3
         )
-        assert float(activity_regulariser(output, upper=0.5)) == 0
+        assert float(activity_regularizer(output, upper=0.5)) == 0
 
 
-def test_activity_regulariser_sums_populations_and_takes_dicts() -> None:
+def test_activity_regularizer_sums_populations_and_takes_dicts() -> None:
     output = spiking(a=torch.ones(2, 1, 3), b=torch.zeros(2, 1, 5))
-    assert float(activity_regulariser(output, lower=0.1)) == pytest.approx(0.01)
-    assert float(activity_regulariser(output, lower={"a": 0.1}, upper={"b": 0.5})) == 0
-    assert float(activity_regulariser(output, upper={"a": 0.5})) == pytest.approx(0.25)
+    assert float(activity_regularizer(output, lower=0.1)) == pytest.approx(0.01)
+    assert float(activity_regularizer(output, lower={"a": 0.1}, upper={"b": 0.5})) == 0
+    assert float(activity_regularizer(output, upper={"a": 0.5})) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_activity_regulariser_pushes_activity(backend: str) -> None:
+def test_activity_regularizer_pushes_activity(backend: str) -> None:
     """A gradient step on the lower bound raises the activity, one on the upper bound reduces it."""
     for bounds, sign in [({"lower": 0.5}, 1), ({"upper": 0.01}, -1)]:
         torch.manual_seed(0)
@@ -200,23 +200,23 @@ def test_activity_regulariser_pushes_activity(backend: str) -> None:
             model.layers["hidden"].weights[0].mul_(3)
         x = SpikeBatch.from_dense((torch.rand(20, 4, 20) < 0.3).float())
         before = model(x)
-        activity_regulariser(before, **bounds).backward()
+        activity_regularizer(before, **bounds).backward()
         weight = model.layers["hidden"].weights[0]
         with torch.no_grad():
             weight -= 0.1 * weight.grad / weight.grad.abs().max()
         assert sign * (model(x).activity()["hidden"] - before.activity()["hidden"]) > 0
 
 
-def test_errors_of_the_regulariser() -> None:
+def test_errors_of_the_regularizer() -> None:
     output = spiking(hidden=torch.zeros(2, 1, 3))
     with pytest.raises(DescriptionError, match="lower and upper are both None"):
-        activity_regulariser(output)
+        activity_regularizer(output)
     with pytest.raises(DescriptionError, match=r"lower: 'out' is no spiking population; there are \['hidden'\]"):
-        activity_regulariser(output, lower={"out": 0.1})
+        activity_regularizer(output, lower={"out": 0.1})
     with pytest.raises(DescriptionError, match=r"upper: 'hidden' has 1\.5; allowed: 0 to 1"):
-        activity_regulariser(output, upper=1.5)
+        activity_regularizer(output, upper=1.5)
     with pytest.raises(DescriptionError, match="no spiking population"):
-        activity_regulariser(leaky(V), lower=0.1)
+        activity_regularizer(leaky(V), lower=0.1)
 
 
 @pytest.mark.parametrize("decoding", IN_ENGINE)

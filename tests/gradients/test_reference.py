@@ -402,7 +402,7 @@ def test_fixed_lists(case: tuple[int, int, np.ndarray, float, int, int]) -> None
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 40), st.integers(0, 50), st.integers(0, 2**64 - 1))
-def test_choose_keeps_neighbours_on_the_ring(n: int, slots: int, turn: int) -> None:
+def test_choose_keeps_neighbors_on_the_ring(n: int, slots: int, turn: int) -> None:
     ids = np.arange(n) * 3 + 1
     kept = reference.choose(ids, slots, turn)
     assert len(kept) == min(n, slots)
@@ -411,7 +411,7 @@ def test_choose_keeps_neighbours_on_the_ring(n: int, slots: int, turn: int) -> N
         assert set(kept) == {int(ids[(turn + k) % n]) for k in range(slots)}
 
 
-def test_rotation_favours_nobody() -> None:
+def test_rotation_favors_nobody() -> None:
     """Each of 11 candidates takes one of 4 slots in 4/11 of 6,000 lists, within 5 standard deviations."""
     n, slots, n_lists = 11, 4, 6000
     kept = np.zeros(n)

@@ -13,7 +13,7 @@ import sparsesnn as ss
 from ipu_cases import with_shards_of
 from sparsesnn import ipu
 from sparsesnn.errors import ConfigError, DescriptionError, PlanError, ShapeError, SpikeListError
-from sparsesnn.ipu.selftest import torch_optimiser
+from sparsesnn.ipu.selftest import torch_optimizer
 from sparsesnn.layers.declaration import fires
 from sparsesnn.loss import cross_entropy
 from sparsesnn.network import Connection, Network
@@ -54,7 +54,7 @@ def train_both(
     t: int = 9,
     n_batches: int = 20,
     target: str = "ipu-mk2:1x16",
-    optimiser: ipu.Optimiser | None = None,
+    optimizer: ipu.Optimizer | None = None,
     decoding: str = "mean",
     n_classes: int | None = None,
     rate: float = 0.2,
@@ -62,16 +62,16 @@ def train_both(
     checks: str = "first",
     plan: Plan | None = None,
 ) -> tuple[ss.Model, ss.Model, ipu.IpuProgram]:
-    """The same batches through the CPU engine with torch's optimiser and through the device; weights must agree."""
-    optimiser = optimiser or ipu.Optimiser("adam", lr=1e-3)
+    """The same batches through the CPU engine with torch's optimizer and through the device; weights must agree."""
+    optimizer = optimizer or ipu.Optimizer("adam", lr=1e-3)
     host, device = make_model(network, scale=scale), make_model(network, scale=scale)
-    kind = "adam" if optimiser.kind == "adamw" else optimiser.kind
+    kind = "adam" if optimizer.kind == "adamw" else optimizer.kind
     plan = plan or plan_for(network, b, t, target, kind)
     program = ipu.IpuProgram(
-        plan, device, optimiser, decoding=decoding, n_classes=n_classes, checks=checks, label_smoothing=0.1
+        plan, device, optimizer, decoding=decoding, n_classes=n_classes, checks=checks, label_smoothing=0.1
     )
     classes = n_classes or network.populations[network.output].n
-    on_host = torch_optimiser(host, optimiser)
+    on_host = torch_optimizer(host, optimizer)
     n_input = network.populations[network.inputs[0]].n
     for k in range(n_batches):
         spikes = random_spikes(t, b, n_input, rate, seed=k)
@@ -81,8 +81,8 @@ def train_both(
         loss = cross_entropy(output, labels, decoding, classes, label_smoothing=0.1)
         loss.backward()
         norm = float(torch.linalg.vector_norm(torch.stack([p.grad.norm() for p in host.parameters()])))
-        if optimiser.clip_norm:
-            torch.nn.utils.clip_grad_norm_(host.parameters(), optimiser.clip_norm)
+        if optimizer.clip_norm:
+            torch.nn.utils.clip_grad_norm_(host.parameters(), optimizer.clip_norm)
         on_host.step()
         trained = program.train_step(spikes, labels)
         assert trained.loss == pytest.approx(float(loss.detach()), rel=1e-5)
@@ -218,7 +218,7 @@ def test_what_belongs_to_an_ipu_lies_and_stays_there(name: str) -> None:
     plan = plan_for(network, 7, 6, target, "sgd", layout=layout)
     plan = (with_shards_of(plan, per_tile) or plan) if per_tile else plan
     host, device, program = train_both(
-        network, t=6, plan=plan, n_batches=4, optimiser=ipu.Optimiser("sgd", lr=0.05, clip_norm=0.02), checks="always"
+        network, t=6, plan=plan, n_batches=4, optimizer=ipu.Optimizer("sgd", lr=0.05, clip_norm=0.02), checks="always"
     )
     assert_same_weights(host, device)
     vertices = program._program.vertices()
@@ -247,19 +247,19 @@ def test_another_number_of_tiles_than_the_device_has_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "optimiser",
+    "optimizer",
     [
-        ipu.Optimiser("sgd", lr=0.05, weight_decay=0.01),
-        ipu.Optimiser("sgd", lr=0.05, momentum=0.9),
-        ipu.Optimiser("sgd", lr=0.05, clip_norm=0.5),
-        ipu.Optimiser("sgd", lr=0.05, clip_norm=1e3),  # a limit that nothing reaches
-        ipu.Optimiser("adam", lr=1e-3, weight_decay=0.1, clip_norm=0.5),
-        ipu.Optimiser("adamw", lr=1e-3, weight_decay=0.1),
+        ipu.Optimizer("sgd", lr=0.05, weight_decay=0.01),
+        ipu.Optimizer("sgd", lr=0.05, momentum=0.9),
+        ipu.Optimizer("sgd", lr=0.05, clip_norm=0.5),
+        ipu.Optimizer("sgd", lr=0.05, clip_norm=1e3),  # a limit that nothing reaches
+        ipu.Optimizer("adam", lr=1e-3, weight_decay=0.1, clip_norm=0.5),
+        ipu.Optimizer("adamw", lr=1e-3, weight_decay=0.1),
     ],
     ids=lambda o: f"{o.kind}, momentum {o.momentum}, clip {o.clip_norm}",
 )
-def test_optimisers_are_those_of_torch(optimiser: ipu.Optimiser) -> None:
-    host, device, _ = train_both(CHAINS["recurrent, bias"], optimiser=optimiser)
+def test_optimizers_are_those_of_torch(optimizer: ipu.Optimizer) -> None:
+    host, device, _ = train_both(CHAINS["recurrent, bias"], optimizer=optimizer)
     assert_same_weights(host, device)
 
 
@@ -303,10 +303,10 @@ def test_steps_that_hold_the_same_maximum_share_its_gradient() -> None:
         with torch.no_grad():
             model.layers["output"].bias.zero_()
     program = ipu.IpuProgram(plan_for(network, 7, 9), device, decoding="max", n_classes=2)
-    optimiser = torch.optim.Adam(host.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(host.parameters(), lr=1e-3)
     spikes, labels = random_spikes(9, 7, 11, 0.0, 0), torch.arange(7) % 2
     cross_entropy(host(spikes), labels, "max", 2).backward()
-    optimiser.step()
+    optimizer.step()
     program.train_step(spikes, labels)
     program.save()
     assert_same_weights(host, device)
@@ -371,10 +371,10 @@ def test_a_smaller_last_batch_trains_as_on_the_cpu() -> None:
     network = CHAINS["recurrent, bias"]
     host, device = make_model(network, scale=3.0), make_model(network, scale=3.0)
     program = ipu.IpuProgram(plan_for(network, 8, 5), device)
-    optimiser = torch.optim.Adam(host.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(host.parameters(), lr=1e-3)
     spikes, labels = random_spikes(5, 3, 11, 0.3, 0), torch.tensor([0, 2, 1])
     cross_entropy(host(spikes), labels, "mean", 3).backward()
-    optimiser.step()
+    optimizer.step()
     assert program.train_step(spikes, labels).logits.shape == (3, 3)
     program.save()
     assert_same_weights(host, device)
@@ -391,13 +391,13 @@ def test_weights_and_moments_travel_both_ways() -> None:
         program.train_step(*batch)
     for batch in batches[:2]:
         before.train_step(*batch)
-    optimiser = torch.optim.Adam(first.parameters(), lr=1e-3)
-    before.save(optimiser)
+    optimizer = torch.optim.Adam(first.parameters(), lr=1e-3)
+    before.save(optimizer)
     second.load_state_dict(first.state_dict())
-    after_optimiser = torch.optim.Adam(second.parameters(), lr=1e-3)
-    after_optimiser.load_state_dict(optimiser.state_dict())
+    after_optimizer = torch.optim.Adam(second.parameters(), lr=1e-3)
+    after_optimizer.load_state_dict(optimizer.state_dict())
     after = ipu.IpuProgram(plan, second)
-    after.load(after_optimiser)
+    after.load(after_optimizer)
     for batch in batches[2:]:
         after.train_step(*batch)
     program.save()
@@ -438,20 +438,20 @@ LEARNING = {
 }
 
 
-@pytest.mark.parametrize("optimiser", [ipu.Optimiser("adam", lr=1e-3, clip_norm=0.5), ipu.Optimiser("sgd", lr=0.02)])
+@pytest.mark.parametrize("optimizer", [ipu.Optimizer("adam", lr=1e-3, clip_norm=0.5), ipu.Optimizer("sgd", lr=0.02)])
 @pytest.mark.parametrize("name", LEARNING)
-def test_decays_and_thresholds_learn_as_on_the_cpu(name: str, optimiser: ipu.Optimiser) -> None:
-    host, device, program = train_both(LEARNING[name], optimiser=optimiser, decoding="max", checks="first")
+def test_decays_and_thresholds_learn_as_on_the_cpu(name: str, optimizer: ipu.Optimizer) -> None:
+    host, device, program = train_both(LEARNING[name], optimizer=optimizer, decoding="max", checks="first")
     assert_same_weights(host, device)
     assert {n for n, _ in host.named_parameters() if n.endswith(("beta", "alpha", "threshold"))}
     assert program.report().n_vertices == n_vertices(program.plan)
-    train_both(LEARNING[name], optimiser=optimiser, checks="always", n_batches=2, t=4, b=8)
+    train_both(LEARNING[name], optimizer=optimizer, checks="always", n_batches=2, t=4, b=8)
 
 
 def test_a_decay_that_learns_stays_between_0_and_1() -> None:
     network = Network.chain(ss.Input(11), lif(13, beta=(0.999,) * 13, learn_beta=True), ss.LI(3, learn_beta=True))
     host, device, _ = train_both(
-        network, optimiser=ipu.Optimiser("sgd", lr=0.5), n_batches=3, decoding="sum", scale=1.0
+        network, optimizer=ipu.Optimizer("sgd", lr=0.5), n_batches=3, decoding="sum", scale=1.0
     )
     assert_same_weights(host, device)
     assert any(float(p.detach().max()) > 1 for n, p in device.named_parameters() if n.endswith("beta"))
@@ -464,11 +464,11 @@ def test_half_precision_weights_are_read_rounded_and_kept_as_floats(name: str) -
     host, device = make_model(network, scale=3.0), make_model(network, scale=3.0)
     plan = plan_for(network, 7, 9, weight_dtype="half")
     program = ipu.IpuProgram(plan, device, checks="always")
-    optimiser = torch.optim.Adam(host.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(host.parameters(), lr=1e-3)
     for k in range(6):
         spikes, labels = random_spikes(9, 7, 11, 0.2, seed=k), torch.arange(7) % 3
         kept = {p: p.detach().clone() for p in host.parameters() if p.ndim == 2}
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         with torch.no_grad():
             for p, value in kept.items():
                 p.copy_(value.half().float())
@@ -478,7 +478,7 @@ def test_half_precision_weights_are_read_rounded_and_kept_as_floats(name: str) -
         with torch.no_grad():
             for p, value in kept.items():
                 p.copy_(value)
-        optimiser.step()
+        optimizer.step()
         assert program.train_step(spikes, labels).loss == pytest.approx(float(loss.detach()), rel=1e-5)
         assert_same_lists(program.lists(), output)
     program.save()
@@ -512,10 +512,10 @@ def test_replicas_add_their_gradients(replicas: int, devices: int) -> None:
     )
     n = 5 * replicas
     whole, parts = make_model(network, scale=3.0), make_model(network, scale=3.0)
-    optimiser = ipu.Optimiser("adam", lr=1e-3, clip_norm=0.5)
-    one = ipu.IpuProgram(plan_for(network, n, 6, f"ipu-mk2:{devices}x16"), whole, optimiser)
+    optimizer = ipu.Optimizer("adam", lr=1e-3, clip_norm=0.5)
+    one = ipu.IpuProgram(plan_for(network, n, 6, f"ipu-mk2:{devices}x16"), whole, optimizer)
     many = ipu.IpuProgram(
-        plan_for(network, 5, 6, f"ipu-mk2:{devices}x16", replicas=replicas), parts, optimiser, checks="always"
+        plan_for(network, 5, 6, f"ipu-mk2:{devices}x16", replicas=replicas), parts, optimizer, checks="always"
     )
     for k in range(4):
         size = n if k else n - 2  # the last replica then idles in part
@@ -534,7 +534,7 @@ def test_replicas_add_their_gradients(replicas: int, devices: int) -> None:
     assert reduced.executions == 4
     assert reduced.link_bytes > 0
     again = make_model(network, scale=3.0)
-    program = ipu.IpuProgram(many.plan, again, optimiser, checks="never")
+    program = ipu.IpuProgram(many.plan, again, optimizer, checks="never")
     for k in range(4):
         size = n if k else n - 2
         program.train_step(random_spikes(6, size, 11, 0.3, k), torch.arange(size) % 3)
@@ -599,29 +599,29 @@ def test_what_cannot_keep_potentials_in_part_is_refused() -> None:
 
 @pytest.mark.parametrize("replicas", [1, 4])
 @pytest.mark.parametrize("bounds", [(0.2, 0.0), (0.0, 0.05), (0.3, 0.1)])
-def test_the_activity_regulariser_is_that_of_the_loss(bounds: tuple[float, float], replicas: int) -> None:
+def test_the_activity_regularizer_is_that_of_the_loss(bounds: tuple[float, float], replicas: int) -> None:
     network = Network.chain(ss.Input(11), lif(13, recurrent=True, capacity=4, bias=True), ss.LIF(6, grad_threshold=0.3))
     lower, upper = bounds
     host, device, other = (make_model(network, scale=3.0) for _ in range(3))
     with torch.no_grad():
         for model in (host, device, other):
             model.layers["hidden"].bias.add_(0.4)  # so that absent samples fire; they must not count
-    regulariser = ipu.Regulariser(lower, upper, 100.0, 50.0)
-    plan = plan_for(network, 12 // replicas, 6, replicas=replicas, regularises=True)
-    program = ipu.IpuProgram(plan, device, decoding="count", n_classes=3, regulariser=regulariser, checks="always")
+    regularizer = ipu.Regularizer(lower, upper, 100.0, 50.0)
+    plan = plan_for(network, 12 // replicas, 6, replicas=replicas, regularizes=True)
+    program = ipu.IpuProgram(plan, device, decoding="count", n_classes=3, regularizer=regularizer, checks="always")
     plain = ipu.IpuProgram(plan, other, decoding="count", n_classes=3)
-    optimiser = torch.optim.Adam(host.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(host.parameters(), lr=1e-3)
     for k in range(4):
         n = 12 - 7 * (k == 1)
         spikes, labels = random_spikes(6, n, 11, 0.3, k), torch.arange(n) % 3
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         output = host(spikes)
-        more = ss.loss.activity_regulariser(
+        more = ss.loss.activity_regularizer(
             output, lower=lower or None, upper=upper or None, strength_lower=100.0, strength_upper=50.0
         )
         (cross_entropy(output, labels, "count", 3) + more).backward()
         norm = float(torch.linalg.vector_norm(torch.stack([p.grad.norm() for p in host.parameters()])))
-        optimiser.step()
+        optimizer.step()
         assert program.train_step(spikes, labels).gradient_norm == pytest.approx(norm, rel=1e-4)
         if k == 0:
             assert plain.train_step(spikes, labels).gradient_norm != pytest.approx(norm, rel=1e-2)
@@ -630,21 +630,21 @@ def test_the_activity_regulariser_is_that_of_the_loss(bounds: tuple[float, float
     program.save()
     assert_same_weights(host, device)
     assert program.report().n_vertices == n_vertices(plan)
-    with pytest.raises(ConfigError, match=r"the plan knows of no regulariser; give make_plan\(…, regularises=True\)"):
-        ipu.IpuProgram(plan_for(network, 9, 6), device, decoding="count", n_classes=3, regulariser=regulariser)
+    with pytest.raises(ConfigError, match=r"the plan knows of no regularizer; give make_plan\(…, regularizes=True\)"):
+        ipu.IpuProgram(plan_for(network, 9, 6), device, decoding="count", n_classes=3, regularizer=regularizer)
 
 
 def test_mixed_labels_train_as_on_the_cpu() -> None:
     network = CHAINS["feed-forward"]
     host, device = make_model(network, scale=3.0), make_model(network, scale=3.0)
     program = ipu.IpuProgram(plan_for(network, 7, 5), device, label_smoothing=0.1)
-    optimiser = torch.optim.Adam(host.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(host.parameters(), lr=1e-3)
     spikes = random_spikes(5, 7, 11, 0.3, 0)
     labels = torch.rand(7, 3, generator=torch.Generator().manual_seed(1))
     labels /= labels.sum(1, keepdim=True)
     loss = cross_entropy(host(spikes), labels, "mean", 3, label_smoothing=0.1)
     loss.backward()
-    optimiser.step()
+    optimizer.step()
     assert program.train_step(spikes, labels).loss == pytest.approx(float(loss.detach()), rel=1e-5)
     program.save()
     assert_same_weights(host, device)
@@ -730,7 +730,7 @@ def test_errors_say_what_is_wrong() -> None:
     with pytest.raises(ShapeError, match=r"shares of classes run from 0 and sum to 0 to 1 a sample; allowed: from 0"):
         program.train_step(random_spikes(9, 7, 11, 0.3, 0), torch.eye(7, 3))
     with pytest.raises(ConfigError, match="the plan was made for optimizer 'adam', but 'sgd' shall run"):
-        ipu.IpuProgram(plan, model, ipu.Optimiser("sgd"))
+        ipu.IpuProgram(plan, model, ipu.Optimizer("sgd"))
     with pytest.raises(ConfigError, match="backend 'ipu' needs the Poplar SDK .* source the SDK's enable.sh"):
         ipu.IpuProgram(plan, model, backend="ipu")
     with pytest.raises(ConfigError, match="checks is 'often'; allowed: always, first, never"):

@@ -103,7 +103,7 @@ def gradients(net: Network, plan: Plan) -> dict[str, torch.Tensor]:
     """From the device, by a step of SGD; and whether its lists are the engine's."""
     device = loud(net)
     before = {name: p.detach().clone() for name, p in device.named_parameters()}
-    program = ipu.IpuProgram(plan, device, ipu.Optimiser("sgd", lr=RATE), checks="always")
+    program = ipu.IpuProgram(plan, device, ipu.Optimizer("sgd", lr=RATE), checks="always")
     program.train_step(*batch(0))
     program.save()
     return {name: (before[name] - p.detach()) / RATE for name, p in device.named_parameters()}
@@ -129,7 +129,7 @@ def test_lists_and_gradients_are_those_of_the_engine(name: str, trains: bool) ->
     loss_of(output, labels).backward()
     assert int(output.spikes["hidden1"].n_spikes.sum()) > 20, "hardly anything fires"
     assert_same_gradients(gradients(net, plan), host)
-    program = ipu.IpuProgram(plan, loud(net), ipu.Optimiser("sgd"), checks="always")
+    program = ipu.IpuProgram(plan, loud(net), ipu.Optimizer("sgd"), checks="always")
     for k in range(3):
         spikes, _ = batch(k)
         program.infer(spikes)
@@ -168,7 +168,7 @@ def test_a_parameter_beyond_its_range_is_read_at_the_end_of_it() -> None:
     for model in (host, device):
         with torch.no_grad():
             model.layers["hidden1"].a.copy_(torch.linspace(0.0, 0.8, N))
-    program = ipu.IpuProgram(plan_for(net), device, ipu.Optimiser("sgd", lr=0.1), checks="always")
+    program = ipu.IpuProgram(plan_for(net), device, ipu.Optimizer("sgd", lr=0.1), checks="always")
     optimizer = torch.optim.SGD(host.parameters(), lr=0.1)
     for k in range(4):
         spikes, labels = batch(k)
@@ -200,7 +200,7 @@ def test_the_plan_counts_the_states_that_a_model_declares() -> None:
         assert items["history"] == row * B * T * (1 + more_history), hidden
         assert len(kept_states(hidden)) == more_history
         assert tile_bytes(plan)["history"].sum() > 0
-        program = ipu.IpuProgram(plan, loud(net), ipu.Optimiser("sgd"), checks="always")
+        program = ipu.IpuProgram(plan, loud(net), ipu.Optimizer("sgd"), checks="always")
         program.train_step(*batch(0))
         assert tile_totals(plan).max() == pytest.approx(max(program.report().tile_bytes), rel=0.2)
 

@@ -13,7 +13,7 @@ from ipu_random import run_case
 
 pytestmark = pytest.mark.slow
 
-#: together: one and several IPUs and replicas, shared rounds, odd shards, halves, regularisers, all losses and optimisers
+#: together: one and several IPUs and replicas, shared rounds, odd shards, halves, regularizers, all losses and optimizers
 SEEDS = range(32)
 
 
@@ -28,13 +28,13 @@ def test_what_is_drawn_has_all_that_the_program_does() -> None:
     populations = [p for case in cases for p in case.network.populations.values()]
     for what, found in {
         "decodings": {case.decoding for case in cases} == {"mean", "sum", "last", "max", "count"},
-        "optimisers": {case.optimiser.kind for case in cases} == {"sgd", "adam", "adamw"},
+        "optimizers": {case.optimizer.kind for case in cases} == {"sgd", "adam", "adamw"},
         "replicas": {case.plan.replicas for case in cases} == {1, 2, 4},
         "devices": {case.plan.target.devices for case in cases} == {1, 2, 4},
         "potentials kept in part": {case.plan.keep_every for case in cases} == {1, 2, 3},
         "halves": {case.plan.weight_dtype for case in cases} == {"float32", "half"},
-        "regularisers": any(case.regulariser for case in cases),
-        "clipping": any(case.optimiser.clip_norm for case in cases),
+        "regularizers": any(case.regularizer for case in cases),
+        "clipping": any(case.optimizer.clip_norm for case in cases),
         "odd shards": {case.plan.strategy[0] for case in cases} >= {"1", "3", "5"},
         "delays": {c.delay for case in cases for c in case.network.connections} >= {0, 1, 2, 3},
         "resets": {getattr(p, "reset", "none") for p in populations} == {"subtract", "zero", "none"},
@@ -50,21 +50,21 @@ def test_what_is_drawn_has_all_that_the_program_does() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"label_smoothing": 0.05}, {"optimiser": None}, {"regulariser": None}],
-    ids=["loss", "optimiser", "regulariser"],
+    [{"label_smoothing": 0.05}, {"optimizer": None}, {"regularizer": None}],
+    ids=["loss", "optimizer", "regularizer"],
 )
 def test_a_fault_is_told_from_the_order_of_sums(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is given another number than the engine."""
     right = ipu_random._program
 
-    def wrong(case: Any, model: Any, backend: str, optimiser: Any, *rest: Any) -> Any:
-        if "optimiser" in change:
-            optimiser = replace(optimiser, lr=1.05 * optimiser.lr)
-            return right(case, model, backend, optimiser, *rest)
-        return right(replace(case, **change), model, backend, optimiser, *rest)
+    def wrong(case: Any, model: Any, backend: str, optimizer: Any, *rest: Any) -> Any:
+        if "optimizer" in change:
+            optimizer = replace(optimizer, lr=1.05 * optimizer.lr)
+            return right(case, model, backend, optimizer, *rest)
+        return right(replace(case, **change), model, backend, optimizer, *rest)
 
     monkeypatch.setattr(ipu_random, "_program", wrong)
-    case = next(c for c in map(random_case, SEEDS) if c.regulariser is not None and not c.label_smoothing)
+    case = next(c for c in map(random_case, SEEDS) if c.regularizer is not None and not c.label_smoothing)
     finding = run_case(case, n_batches=4)
     assert finding.verdict == "fault", finding.line()
 

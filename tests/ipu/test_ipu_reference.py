@@ -34,7 +34,7 @@ def program_for(model: ss.Model, b: int = B, t: int = T, **more: Any) -> ipu.Ipu
     target = parse_target(f"ipu-mk2:1x{more.pop('tiles', 16)}")
     target = replace(target, bytes_per_tile=more.pop("bytes_per_tile", target.bytes_per_tile))
     plan = make_plan(model.network, b, t, target, max_activity=1.0, optimizer="sgd", **more)
-    return ipu.IpuProgram(plan, model, ipu.Optimiser("sgd", lr=RATE), n_classes=N_CLASSES, checks="always")
+    return ipu.IpuProgram(plan, model, ipu.Optimizer("sgd", lr=RATE), n_classes=N_CLASSES, checks="always")
 
 
 def specified(

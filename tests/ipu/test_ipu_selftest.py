@@ -27,8 +27,8 @@ def test_all_cases_pass_on_the_emulated_machine(tmp_path: Path, capsys: pytest.C
 
 def test_wrong_numbers_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     case = next(case for case in cases() if not case.ops)
-    on_host = selftest.torch_optimiser
-    monkeypatch.setattr(selftest, "torch_optimiser", lambda m, o: on_host(m, replace(o, lr=2 * o.lr)))
+    on_host = selftest.torch_optimizer
+    monkeypatch.setattr(selftest, "torch_optimizer", lambda m, o: on_host(m, replace(o, lr=2 * o.lr)))
     compare = partial(selftest.compare, backend="ipu-model", tiles=16, n_batches=2)
     (finding,) = run([case], "ipu-model", compare, selftest.TOLERANCE)
     assert not finding.passed

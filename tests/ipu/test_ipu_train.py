@@ -168,7 +168,7 @@ def test_replicas_repeat_themselves_and_go_on_as_many_as_they_were(tmp_path: Pat
         {"train": {"weight_dtype": "float16"}},
         {"parallel": {"replicas": 4}, "loss": {"upper": 0.02, "lower": 0.05}},
     ],
-    ids=["mixed labels", "regulariser", "learnt parameters", "half-precision weights", "replicas"],
+    ids=["mixed labels", "regularizer", "learnt parameters", "half-precision weights", "replicas"],
 )
 def test_what_a_run_may_ask_for_besides(more: dict[str, Any], tmp_path: Path) -> None:
     on_device = {"train": {"backend": "ipu-model", "target": "ipu-mk2:1x16"}}

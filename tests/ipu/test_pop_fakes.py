@@ -238,7 +238,7 @@ def test_gradients_are_averaged_or_summed_over_replicas_and_accumulation() -> No
     assert trained(batch, replicas=2, accumulation=2, kind="Sum")[0].w.item() == pytest.approx(summed)
 
 
-def test_the_optimiser_steps_once_a_device_iteration() -> None:
+def test_the_optimizer_steps_once_a_device_iteration() -> None:
     batch = torch.arange(1.0, 9.0)
     w = 2.0
     for half in (batch[:4], batch[4:]):

@@ -12,7 +12,7 @@ import torch
 
 from sparsesnn.engines.module import Model
 from sparsesnn.init import init_activity
-from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
+from sparsesnn.ipu import IpuProgram, Optimizer, Regularizer
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network
 from sparsesnn.partition.ipu import memory, sweep_tables, sweeps
@@ -57,7 +57,7 @@ def test_bytes_of_a_shard_by_hand() -> None:
     items = shard_items(plan, "hidden", 5)
     m = 30 + 40
     assert items["weights"] == items["gradient"] == 4 * m * 6
-    assert items["optimiser"] == 2 * 4 * m * 6
+    assert items["optimizer"] == 2 * 4 * m * 6
     assert items["masters"] == 0
     # alpha, beta, threshold, grad_threshold, bias; the bias gradient of six workers, two moments
     assert items["parameters"] == 4 * 6 * (5 + 6 + 2)
@@ -93,7 +93,7 @@ def test_bytes_of_models_and_modes() -> None:
     assert shard_items(infer, "out", n)["history"] == 2 * per_step  # decoded as it runs
     assert shard_items(half, "a", n)["weights"] == 10 * 4 * 2
     assert shard_items(half, "a", n)["masters"] == 10 * 4 * 4
-    assert shard_items(sgd, "a", n)["optimiser"] == 0
+    assert shard_items(sgd, "a", n)["optimizer"] == 0
     assert shard_items(train, "out", n)["masks"] == 0
 
 
@@ -331,7 +331,7 @@ def test_a_prediction_is_what_the_emulated_machine_counts() -> None:
     torch.manual_seed(3)
     model = Model(plan.network)
     init_activity(model, [spikes], 0.06)
-    program = IpuProgram(plan, model, Optimiser("adam", lr=0.0), decoding="count", checks="never")
+    program = IpuProgram(plan, model, Optimizer("adam", lr=0.0), decoding="count", checks="never")
     program.reset_counts()
     program.train_step(spikes, torch.zeros(48, dtype=torch.int64))
     report = program.report()  # before the lists are read, which costs time of its own
@@ -372,7 +372,7 @@ def test_bytes_between_ipus_are_what_the_emulated_machine_counts(layout: str) ->
     plan = planned(
         chain(30, 70, 60, 20), "ipu-mk2:2x40", b=6, t=4, strategy="even", layout=layout, activity=0.1, max_activity=1.0
     )
-    program = IpuProgram(plan, Model(plan.network), Optimiser("adam"), decoding="count", checks="never")
+    program = IpuProgram(plan, Model(plan.network), Optimizer("adam"), decoding="count", checks="never")
     program.reset_counts()
     spikes = SpikeBatch.from_dense(torch.zeros(4, 6, 30))
     program.train_step(spikes, torch.zeros(6, dtype=torch.int64))
@@ -400,7 +400,7 @@ def test_steps_that_run_again_cost_what_the_emulated_machine_counts(delay: int) 
     generator = torch.Generator().manual_seed(4)
     spikes = SpikeBatch.from_dense((torch.rand(11, 7, 100, generator=generator) < 0.1).float())
     init_activity(model, [spikes], 0.1)
-    program = IpuProgram(plan, model, Optimiser("adam", lr=0.0), decoding="count", checks="never")
+    program = IpuProgram(plan, model, Optimizer("adam", lr=0.0), decoding="count", checks="never")
     assert program.report().n_vertices == n_vertices(plan) > n_vertices(replace(plan, keep_every=1))
     program.reset_counts()
     program.train_step(spikes, torch.zeros(7, dtype=torch.int64))
@@ -435,17 +435,17 @@ def test_steps_that_run_again_cost_what_the_emulated_machine_counts(delay: int) 
     ],
     ids=["LIF", "recurrent", "AdLIF"],
 )
-def test_replicas_and_a_regulariser_cost_what_the_emulated_machine_counts(hidden: Any) -> None:
+def test_replicas_and_a_regularizer_cost_what_the_emulated_machine_counts(hidden: Any) -> None:
     network = Network.chain(Input(60), hidden, LIF(20), delay=1)
-    plan = planned(network, "ipu-mk2:1x80", b=5, t=8, max_activity=1.0, replicas=2, regularises=True)
+    plan = planned(network, "ipu-mk2:1x80", b=5, t=8, max_activity=1.0, replicas=2, regularizes=True)
     model = Model(network)
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3.0)
     program = IpuProgram(
-        plan, model, Optimiser("adam"), decoding="count", regulariser=Regulariser(0.3, 0.1), checks="never"
+        plan, model, Optimizer("adam"), decoding="count", regularizer=Regularizer(0.3, 0.1), checks="never"
     )
-    assert program.report().n_vertices == n_vertices(plan) > n_vertices(replace(plan, regularises=False))
+    assert program.report().n_vertices == n_vertices(plan) > n_vertices(replace(plan, regularizes=False))
     generator = torch.Generator().manual_seed(4)
     spikes = SpikeBatch.from_dense((torch.rand(8, 10, 60, generator=generator) < 0.1).float())
     program.reset_counts()
@@ -454,7 +454,7 @@ def test_replicas_and_a_regulariser_cost_what_the_emulated_machine_counts(hidden
     activity = {"input": spikes.activity(), **{k: x.activity() for k, x in program.lists().items()}}
     assert activity["hidden"] > 0.02
     predicted = predict(replace(plan, activity=activity))
-    names = ("activity", "counts of replicas", "regulariser", "gradients of replicas")
+    names = ("activity", "counts of replicas", "regularizer", "gradients of replicas")
     steps = [s for s in predicted.per_batch if s.name in ("nothing", "counts", "replicas")]
     for superstep, name in zip(steps, names, strict=True):
         phase = counted[name]
@@ -467,7 +467,7 @@ def test_replicas_and_a_regulariser_cost_what_the_emulated_machine_counts(hidden
     assert predicted.n_samples == 2 * alone.n_samples
     assert alone.batch_s < predicted.batch_s
     assert 1.4 * alone.samples_per_s < predicted.samples_per_s < 2 * alone.samples_per_s
-    assert tile_totals(plan).max() > tile_totals(replace(plan, regularises=False)).max()
+    assert tile_totals(plan).max() > tile_totals(replace(plan, regularizes=False)).max()
 
 
 # ---- sweeps ----------------------------------------------------------------------------------------------------------

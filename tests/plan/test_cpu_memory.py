@@ -42,7 +42,7 @@ def test_memory_of_one_rank_repeats_the_measurement() -> None:
     network = parse_net("700-1024-1024-20")
     plan = make_plan(network, 48, 100, parse_target("cpu:2"), activity={"input": 0.015}, max_activity=1)
     (items,) = rank_bytes(plan)
-    above = sum(v for k, v in items.items() if k not in ("weights", "optimiser"))
+    above = sum(v for k, v in items.items() if k not in ("weights", "optimizer"))
     assert above == pytest.approx(23e6, rel=0.1)
 
 
@@ -132,11 +132,11 @@ model = Model(parse_net(sys.argv[1]))
 before = start_peak()
 if before is None:
     sys.exit("this system does not say how much memory a process took at most")
-optimiser = Adam(model.parameters())
+optimizer = Adam(model.parameters())
 for _ in range(2):
-    optimiser.zero_grad(set_to_none=True)
+    optimizer.zero_grad(set_to_none=True)
     model(spikes).potentials.square().mean().backward()
-    optimiser.step()
+    optimizer.step()
 print(peak_bytes() - before)
 """
 

@@ -86,7 +86,7 @@ def test_values_of_no_meaning_are_refused(change: dict[str, object], message: st
 def test_from_dict_checks_keys() -> None:
     data = IPU_MK2.to_dict()
     with pytest.raises(ConfigError, match="target: is .*allowed keys: bytes_per_device, bytes_per_tile"):
-        Target.from_dict({**data, "colour": "blue"})
+        Target.from_dict({**data, "color": "blue"})
     with pytest.raises(ConfigError, match="target: .*missing 1 required positional argument: 'tiles'"):
         Target.from_dict({k: v for k, v in data.items() if k != "tiles"})
     with pytest.raises(ConfigError, match="links: is 7"):

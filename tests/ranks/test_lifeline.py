@@ -100,12 +100,12 @@ def test_what_all_ranks_say_is_said_once_and_names_none(capfd):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1], ids=str)
 def test_a_signal_to_every_process_leaves_the_watch_alive(number, capfd):
     """As Slurm sends SIGTERM at a time limit. The ranks write their checkpoint; one that dies meanwhile is still heard."""
-    signalled = threading.Barrier(3)
+    signaled = threading.Barrier(3)
 
     def end(rank: int, line: Lifeline) -> None:
         if line.started:
             os.kill(line.started.pid, number)
-        signalled.wait(60)
+        signaled.wait(60)
         if rank == 2:
             dies(line)
 

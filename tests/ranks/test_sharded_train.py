@@ -100,7 +100,7 @@ def test_maps(grid, tmp_path):
 
 
 @pytest.mark.parametrize("optim", [{"name": "sgd"}, {"name": "adam"}])
-def test_other_optimisers_and_decodings(optim, tmp_path):
+def test_other_optimizers_and_decodings(optim, tmp_path):
     config = make_config(optim=optim, loss={"decoding": "mean"}, net={"text": "auto-140-auto"}, train={"epochs": 1})
     whole = train(config, out=tmp_path / "a")
     assert train_on(config, (2, 2), tmp_path / "b")[0].weights_sha256 == whole.weights_sha256

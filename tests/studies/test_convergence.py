@@ -17,7 +17,7 @@ from studies.convergence import (
     bench_convergence,
     default_base,
     interval,
-    summarise,
+    summarize,
 )
 
 pytestmark = pytest.mark.slow
@@ -60,7 +60,7 @@ def test_differences_are_taken_seed_by_seed() -> None:
         for name, accuracies in (("dense", (0.5, 0.9)), ("sparse", (0.4, 0.8)))
         for seed, accuracy in enumerate(accuracies)
     ]
-    sparse = summarise(rows, ["dense", "sparse"])[1]
+    sparse = summarize(rows, ["dense", "sparse"])[1]
     assert sparse["against_dense"] == pytest.approx(-0.1)
     assert sparse["against_dense_ci95"] == pytest.approx(0, abs=1e-12)
     assert sparse["dropped_in_test"] == 2

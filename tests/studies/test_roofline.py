@@ -47,7 +47,7 @@ def test_bytes_of_a_feed_forward_step() -> None:
     assert total(found, "deliver_grad") == events + weights
     # a hidden spike has both gradients, a hidden near-spike and an input spike one of them
     assert sum(s.n_additions for s in found) == 20 * n_input + 10 * (n_listed + n_spikes)
-    assert total(found, "optimiser") == 28 * (30 * 20 + 20 * 10)
+    assert total(found, "optimizer") == 28 * (30 * 20 + 20 * 10)
 
 
 def test_bytes_of_a_recurrent_step_and_of_short_weights() -> None:

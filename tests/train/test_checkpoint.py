@@ -321,23 +321,23 @@ def test_tensors_of_another_network() -> None:
     assert weights_sha256(model) == before, "a refused checkpoint must not change the model"
 
 
-def test_an_optimiser_goes_on_as_if_nothing_had_happened() -> None:
-    def step(model: Model, optimiser: torch.optim.Optimizer, k: int) -> None:
+def test_an_optimizer_goes_on_as_if_nothing_had_happened() -> None:
+    def step(model: Model, optimizer: torch.optim.Optimizer, k: int) -> None:
         for n, parameter in enumerate(model.parameters()):
             parameter.grad = torch.full_like(parameter, 0.1 * k - 0.03 * n)
-        optimiser.step()
+        optimizer.step()
 
     model, copy = make_model(), make_model(seed=1)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for k in range(3):
-        step(model, optimiser, k)
-    tensors = {**model_tensors(model), **optimizer_tensors(model, optimiser)}
+        step(model, optimizer, k)
+    tensors = {**model_tensors(model), **optimizer_tensors(model, optimizer)}
     assert {key.rpartition("/")[2] for key in tensors if key.startswith("optim/")} == ADAM_KEYS
     restored = torch.optim.AdamW(copy.parameters(), lr=0.01)
     restore_model(copy, tensors, "here")
     restore_optimizer(copy, restored, tensors, ADAM_KEYS, "here")
     for k in range(3):
-        step(model, optimiser, k)
+        step(model, optimizer, k)
         step(copy, restored, k)
     assert weights_sha256(model) == weights_sha256(copy)
 
@@ -350,7 +350,7 @@ def test_an_optimiser_goes_on_as_if_nothing_had_happened() -> None:
         ({"optim/layers.hidden.bias/exp_avg": torch.zeros(4)}, "the network needs"),
     ],
 )
-def test_optimiser_state_that_does_not_fit(tensors: dict[str, torch.Tensor], message: str) -> None:
+def test_optimizer_state_that_does_not_fit(tensors: dict[str, torch.Tensor], message: str) -> None:
     model = make_model()
     with pytest.raises(CheckpointError, match=message):
         restore_optimizer(model, torch.optim.AdamW(model.parameters()), tensors, ADAM_KEYS, "here")

@@ -264,7 +264,7 @@ def default_run(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return train(make_config(train={"epochs": 1}), out=tmp_path_factory.mktemp("default"))
 
 
-def test_a_regulariser_lowers_the_activity(tmp_path: Path) -> None:
+def test_a_regularizer_lowers_the_activity(tmp_path: Path) -> None:
     plain = make_config(train={"epochs": 6})
     quiet = plain.with_values({"loss": {"upper": 0.01, "strength_upper": 1e4}})
     results = [train(config, out=tmp_path / str(k)) for k, config in enumerate((plain, quiet))]
@@ -452,7 +452,7 @@ def undisturbed(
 
 
 @pytest.mark.parametrize(
-    ("optimiser", "changes"),
+    ("optimizer", "changes"),
     [
         ("adamw", {}),
         ("sgd", {}),
@@ -482,9 +482,9 @@ def undisturbed(
         "axonal delays",
     ],
 )
-def test_stopping_after_any_batch_changes_nothing(tmp_path: Path, optimiser: str, changes: dict[str, Any]) -> None:
+def test_stopping_after_any_batch_changes_nothing(tmp_path: Path, optimizer: str, changes: dict[str, Any]) -> None:
     """Every batch of the run, over and over: stop after one more batch and go on."""
-    config = make_config(optim={"name": optimiser}, train={"epochs": 2}).with_values(changes)
+    config = make_config(optim={"name": optimizer}, train={"epochs": 2}).with_values(changes)
     whole = train(config, out=tmp_path / "whole")
     batches = math.floor if config.train.drop_last else math.ceil
     parts, n_stops = tmp_path / "parts", 0

@@ -20,15 +20,15 @@ def step_of(
     logits: Callable[[Any, jax.Array], jax.Array], parameters: Any, spikes: jax.Array, task: Task
 ) -> Callable[[], float]:
     """Forward, loss, backward, Adam, compiled together; the old parameters' memory is given to the new."""
-    optimiser = optax.adam(LEARNING_RATE)
+    optimizer = optax.adam(LEARNING_RATE)
     labels = jnp.asarray(task.labels)
 
     def update(parameters: Any, state: Any, x: jax.Array) -> tuple[Any, Any, jax.Array]:
         loss, gradient = jax.value_and_grad(lambda p: cross_entropy(logits(p, x), labels))(parameters)
-        change, state = optimiser.update(gradient, state, parameters)
+        change, state = optimizer.update(gradient, state, parameters)
         return optax.apply_updates(parameters, change), state, loss
 
-    state = optimiser.init(parameters)
+    state = optimizer.init(parameters)
     compiled = jax.jit(update, donate_argnums=(0, 1)).lower(parameters, state, spikes).compile()
     held = [parameters, state]
 

@@ -47,16 +47,16 @@ def learning_step(
 ) -> Callable[[], float]:
     """`learn`, which adds gradients to the parameters and returns the loss, and Adam."""
     parameters = list(parameters)
-    optimiser = adam(parameters)
+    optimizer = adam(parameters)
     for parameter in parameters:  # Adam's state is there before the first step, so memory is counted without it
         parameter.grad = torch.zeros_like(parameter)
-    optimiser.step()
-    optimiser.zero_grad(set_to_none=True)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
     def step() -> float:
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss = learn()
-        optimiser.step()
+        optimizer.step()
         return loss.item()
 
     return step
@@ -70,7 +70,7 @@ def parameters_of(task: Task) -> tuple[list[torch.nn.Parameter], list[torch.nn.P
 
 
 def all_of(weights: Iterable[Tensor], recurrent: Iterable[Tensor | None]) -> list[Tensor]:
-    """What the optimiser gets."""
+    """What the optimizer gets."""
     return [*weights, *(own for own in recurrent if own is not None)]
 
 

@@ -154,7 +154,7 @@ void register_product(nb::module_& m) {
       "c[M, N] = a·b, on top of c (accumulate) or of a bias [N]; a [M, K], or [K, M] if transposed, float32 or uint8.");
 }
 
-// Uninitialised memory, which goes back to the engine's store (memory.h) when NumPy lets go of it.
+// Uninitialized memory, which goes back to the engine's store (memory.h) when NumPy lets go of it.
 nb::object empty_bytes(std::size_t n_bytes) {
   void* data = allocate(n_bytes);
   nb::capsule owner(data, [](void* p) noexcept { release(p); });
@@ -192,7 +192,7 @@ void register_dense(nb::module_& m) {
           },
           nb::kw_only(), "model"_a, "constants"_a, "detach_reset"_a, "surrogate"_a, "slope"_a);
   m.def("empty_bytes", &empty_bytes, "n_bytes"_a,
-        "Uninitialised memory, uint8[n_bytes], kept for the next step when let go.");
+        "Uninitialized memory, uint8[n_bytes], kept for the next step when let go.");
   m.def("dense_multiply_suits", &dense_gemm_suits,
         "Whether the instruction set in use has a matrix product here that is faster than PyTorch's.");
   nb::class_<PackedMatrix>(m, "PackedMatrix", "A matrix b [K, N], float32, in the order in which products read it.")

@@ -11,7 +11,7 @@ void register_mpi(nanobind::module_& m);        // mpi_bindings.cpp: what such l
 void register_batch(nanobind::module_& m);      // batch_bindings.cpp: batches out of an event cache
 void register_delays(nanobind::module_& m);     // delays_bindings.cpp: lists whose entries arrive later
 void register_pools(nanobind::module_& m);      // pool_bindings.cpp: lists of pooled maps
-void register_optimiser(nanobind::module_& m);  // optimiser_bindings.cpp: Adam
+void register_optimizer(nanobind::module_& m);  // optimizer_bindings.cpp: Adam
 void register_loss(nanobind::module_& m);       // loss_bindings.cpp: cross-entropy
 void register_dense(nanobind::module_& m);      // dense_bindings.cpp: the neuron dynamics of the dense baseline
 }  // namespace sparsesnn
@@ -29,7 +29,7 @@ NB_MODULE(_core, m) {
   sparsesnn::register_batch(m);
   sparsesnn::register_delays(m);
   sparsesnn::register_pools(m);
-  sparsesnn::register_optimiser(m);
+  sparsesnn::register_optimizer(m);
   sparsesnn::register_loss(m);
   sparsesnn::register_dense(m);
 }

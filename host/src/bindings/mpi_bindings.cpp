@@ -54,15 +54,15 @@ MpiExchange::MpiExchange(nb::object python, const MpiCalls& calls) : PyExchange(
 }
 
 void MpiExchange::start(int slot, const std::vector<Message>& to, std::size_t, std::size_t) {
-  const Stopwatch stopwatch(travelled_.seconds);
+  const Stopwatch stopwatch(traveled_.seconds);
   for (int r = 0; r < size(); ++r)
     if (r != rank()) send(to[r].data, to[r].size, r, calls_.tag + slot, slots_[slot].sends[r]);
 }
 
 void MpiExchange::send(const void* data, std::size_t n_bytes, int to, int tag, Handle& request) {
   check(calls_.isend(data, count_of(n_bytes), calls_.byte, to, tag, calls_.comm, &request), "MPI_Isend");
-  travelled_.sent += n_bytes;
-  ++travelled_.n_messages;
+  traveled_.sent += n_bytes;
+  ++traveled_.n_messages;
 }
 
 // Returns how many bytes it has.
@@ -88,7 +88,7 @@ Message MpiExchange::receive(int from, int tag, Array<unsigned char>& room) {
   if (room.size() < n) room = Array<unsigned char>(n + n / 2);
   check(calls_.imrecv(room.data(), static_cast<int>(n), calls_.byte, &message, &request), "MPI_Imrecv");
   wait(request);
-  travelled_.received += n;
+  traveled_.received += n;
   return {room.data(), n};
 }
 
@@ -106,7 +106,7 @@ const std::int32_t* MpiExchange::receive_numbers(int from, std::size_t n) {
 
 // As `scan` of host/comm/base.py, which says how.
 void MpiExchange::scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) {
-  const Stopwatch stopwatch(travelled_.seconds);
+  const Stopwatch stopwatch(traveled_.seconds);
   const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(size()))), extra = size() - power;
   const bool paired = rank() < 2 * extra;
   Handle request = 0;
@@ -150,7 +150,7 @@ void MpiExchange::wait(Handle& request) {
 }
 
 std::vector<Message> MpiExchange::finish(int slot) {
-  const Stopwatch stopwatch(travelled_.seconds);
+  const Stopwatch stopwatch(traveled_.seconds);
   std::vector<Message> from(size());
   for (int r = 0; r < size(); ++r) {
     if (r != rank()) from[r] = receive(r, calls_.tag + slot, slots_[slot].received[r]);
@@ -160,7 +160,7 @@ std::vector<Message> MpiExchange::finish(int slot) {
   return from;
 }
 
-Travelled MpiExchange::travelled() { return std::exchange(travelled_, {}); }
+Traveled MpiExchange::traveled() { return std::exchange(traveled_, {}); }
 
 std::vector<double> MpiExchange::time_exchanges(int n) {
   const float numbers[2] = {};
@@ -172,7 +172,7 @@ std::vector<double> MpiExchange::time_exchanges(int n) {
     start(0, to, 0, 0);
     finish(0);
   }
-  travelled_ = {};
+  traveled_ = {};
   return seconds;
 }
 
@@ -205,9 +205,9 @@ void register_mpi(nb::module_& m) {
           },
           "python"_a, "functions"_a, "comm"_a, "byte"_a, "tag"_a, "yields"_a)
       .def(
-          "travelled",
+          "traveled",
           [](MpiExchange& self) {
-            const Travelled t = self.travelled();
+            const Traveled t = self.traveled();
             return nb::make_tuple(t.sent, t.received, t.n_messages, t.seconds);
           },
           "Bytes sent and received, messages sent, and seconds in MPI since the last call.")

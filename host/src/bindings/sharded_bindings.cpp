@@ -343,7 +343,7 @@ void register_sharded(nb::module_& m) {
         "a\n"
         "sum over its tiles consists of; `add_branches` makes one of all ranks' blocks.");
   m.def("empty_matrix", &empty_matrix, "n_rows"_a, "n_columns"_a, "shared"_a = false,
-        "float32[n_rows, n_columns], not initialised, of the memory that the engine keeps from step to step, or of "
+        "float32[n_rows, n_columns], not initialized, of the memory that the engine keeps from step to step, or of "
         "shared memory.");
   m.def("shared_memory", &shared_file,
         "Descriptor and size of the file in which sums for other replicas lie from now on, or None where there is no "

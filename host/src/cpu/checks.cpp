@@ -19,7 +19,7 @@ bool ids_are_good(const Lists& lists, const Id* ids, std::int64_t i0, std::int64
   for (std::int64_t j = begin; j < end; ++j) largest = std::max(largest, ids[j]);
   if (begin < end && largest >= static_cast<std::uint32_t>(n_neurons)) return false;
   std::int64_t n_falls = 0, n_allowed = 0, last = begin;
-  constexpr std::int64_t piece = 32768;  // short enough for a narrow counter, which the compiler can vectorise
+  constexpr std::int64_t piece = 32768;  // short enough for a narrow counter, which the compiler can vectorize
   for (std::int64_t from = begin + 1; from < end; from += piece) {
     const std::int64_t to = std::min(end, from + piece);
     Id falls = 0;

@@ -12,7 +12,7 @@
 
 namespace sparsesnn {
 
-// Uninitialised memory on cache lines, handed to NumPy when done.
+// Uninitialized memory on cache lines, handed to NumPy when done.
 template <class T>
 class Array {
  public:

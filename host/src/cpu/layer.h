@@ -214,7 +214,7 @@ struct ListedState {
 };
 
 // Growing store of slot records. Its memory functions live in forward.cpp, outside the per-instruction-set builds.
-// On cache lines of its own, two for the prefetcher's sake: neighbours belong to other threads.
+// On cache lines of its own, two for the prefetcher's sake: neighbors belong to other threads.
 struct alignas(128) SlotBuffer {
   float* data = nullptr;
   std::size_t size = 0, room = 0;

@@ -244,7 +244,7 @@ Cost Compiled::exchange_cost(const std::vector<std::pair<unsigned, Piece>>& read
     in[m.sink] += bytes;
     cost.exchange_bytes += bytes;
     const unsigned from = m.source / per_device, to = m.sink / per_device;
-    // sinks ascend, so those of one device are neighbours
+    // sinks ascend, so those of one device are neighbors
     const bool first = !k || moves[k - 1].piece.variable != m.piece.variable ||
                        moves[k - 1].piece.begin != m.piece.begin || moves[k - 1].piece.end != m.piece.end ||
                        moves[k - 1].sink / per_device != to;

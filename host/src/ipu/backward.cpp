@@ -214,7 +214,7 @@ void Builder::add_state_grad(std::size_t index, unsigned turn, Vertices& vertice
                       spec_.trains() ? p.learns : 0,
                       every(p),
                       kept(p),
-                      part_ == Part::whole && !reads_out && spec_.regularises(),
+                      part_ == Part::whole && !reads_out && spec_.regularizes(),
                       decoding(),
                       p.d_operations,
                       p.slope,
@@ -228,7 +228,7 @@ void Builder::add_state_grad(std::size_t index, unsigned turn, Vertices& vertice
     x.lists["parameters"].push_back(v.parameters.part(k));
     x.lists["memory"].push_back(decoded ? v.memory.part(k) : pad(FLOAT, s.tile));
     x.lists["d_values"].push_back(reads_out ? v.d_value.part(k) : pad(FLOAT, s.tile));
-    x.lists["regulariser"].push_back(v.regulariser.empty() ? pad(FLOAT, s.tile) : v.regulariser[k]);
+    x.lists["regularizer"].push_back(v.regularizer.empty() ? pad(FLOAT, s.tile) : v.regularizer[k]);
     x.lists["d_states"].push_back(v.d_states.part(k));
     x.lists["d_current"].push_back(v.d_current.part(k));
     x.lists["d_vectors"].push_back(v.d_vectors.part(k));

@@ -84,7 +84,7 @@ class Builder {
     Parted kept, dropped, counts, e, buckets, d_value;
     std::map<unsigned, Tensor> sent;  // by lag: [B · stride]
     std::vector<Vector> vectors;
-    std::vector<Tensor> regulariser;  // of each shard, where activity is regularised
+    std::vector<Tensor> regularizer;  // of each shard, where activity is regularized
   };
   struct Joined {  // a connection: [M, w] a shard of post
     Parted weights, rounded, gradients, moments1, moments2, shares;
@@ -120,7 +120,7 @@ class Builder {
   std::size_t d_value_rows() const { return decodes() ? 1 : spec_.n_steps; }
   unsigned decoding() const { return decodes() ? spec_.decoding : decodes_nothing; }
   bool has_floats() const { return learns_ || !spec_.half_weights; }
-  bool adam() const { return spec_.optimiser == Optimiser::adam || spec_.optimiser == Optimiser::adamw; }
+  bool adam() const { return spec_.optimizer == Optimizer::adam || spec_.optimizer == Optimizer::adamw; }
 
   // ---- rounds.cpp: what runs when
 
@@ -180,7 +180,7 @@ class Builder {
   // ---- loss.cpp: once a batch, between forward and backward steps
 
   void add_loss(Sequence& pass);
-  void add_regulariser(Sequence& pass);
+  void add_regularizer(Sequence& pass);
   Tensor potentials_of(const Population& p, const Placed& v);
   Tensor values_of(const Placed& v, const Population& p, std::size_t shard) const;
   void add_readout_gradient(Sequence& pass);

@@ -148,16 +148,16 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
   nb::class_<ProgramSpec>(m, "Spec", "All that the graph builder is told.")
       .def(
           "__init__",
-          [](ProgramSpec* self, unsigned devices, unsigned tiles, unsigned n_samples, unsigned n_steps, int optimiser,
+          [](ProgramSpec* self, unsigned devices, unsigned tiles, unsigned n_samples, unsigned n_steps, int optimizer,
              bool momentum, unsigned decoding, unsigned n_classes, bool loops_rounds, bool half_weights,
              unsigned replicas, unsigned first_replica, unsigned own_replicas, unsigned keep_every,
              std::vector<Population> populations, std::vector<Connection> connections,
-             const std::tuple<float, float, float, float>& regulariser) {
+             const std::tuple<float, float, float, float>& regularizer) {
             new (self) ProgramSpec{devices,
                                    tiles,
                                    n_samples,
                                    n_steps,
-                                   static_cast<Optimiser>(optimiser),
+                                   static_cast<Optimizer>(optimizer),
                                    momentum,
                                    decoding,
                                    n_classes,
@@ -169,14 +169,14 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
                                    keep_every,
                                    std::move(populations),
                                    std::move(connections),
-                                   std::get<0>(regulariser),
-                                   std::get<1>(regulariser),
-                                   std::get<2>(regulariser),
-                                   std::get<3>(regulariser)};
+                                   std::get<0>(regularizer),
+                                   std::get<1>(regularizer),
+                                   std::get<2>(regularizer),
+                                   std::get<3>(regularizer)};
           },
-          nb::kw_only(), "devices"_a, "tiles"_a, "n_samples"_a, "n_steps"_a, "optimiser"_a, "momentum"_a, "decoding"_a,
+          nb::kw_only(), "devices"_a, "tiles"_a, "n_samples"_a, "n_steps"_a, "optimizer"_a, "momentum"_a, "decoding"_a,
           "n_classes"_a, "loops_rounds"_a, "half_weights"_a, "replicas"_a, "first_replica"_a, "own_replicas"_a,
-          "keep_every"_a, "populations"_a, "connections"_a, "regulariser"_a);
+          "keep_every"_a, "populations"_a, "connections"_a, "regularizer"_a);
 
 #ifndef SPARSESNN_POPLAR_SDK
   nb::class_<sparsesnn::emulator::Options>(m, "MachineOptions", "Numbers of the emulated machine, and what it checks.")

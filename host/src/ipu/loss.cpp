@@ -1,4 +1,4 @@
-// Once a batch, between forward and backward steps: loss and its gradient, and what regularises activity.
+// Once a batch, between forward and backward steps: loss and its gradient, and what regularizes activity.
 #include "builder.h"
 #include "codelets/ipu/records.h"
 
@@ -42,10 +42,10 @@ void Builder::add_loss(Sequence& pass) {
   pass.add(Execute(loss));
 }
 
-// Once a batch: spikes of every neuron, and from them what the regulariser adds to the gradient of each spike.
-void Builder::add_regulariser(Sequence& pass) {
-  const ComputeSet count = graph_.addComputeSet("activity"), regularise = graph_.addComputeSet("regulariser");
-  Vertices counts(graph_, count, "CountSpikes"), regularisers(graph_, regularise, "Regularise");
+// Once a batch: spikes of every neuron, and from them what the regularizer adds to the gradient of each spike.
+void Builder::add_regularizer(Sequence& pass) {
+  const ComputeSet count = graph_.addComputeSet("activity"), regularize = graph_.addComputeSet("regularizer");
+  Vertices counts(graph_, count, "CountSpikes"), regularizers(graph_, regularize, "Regularize");
   std::vector<Tensor> all_counts;
   for (std::size_t index = 0; index < populations_.size(); ++index) {
     const Population& p = spec_.populations[index];
@@ -66,14 +66,14 @@ void Builder::add_regulariser(Sequence& pass) {
       ++x.scalars["n_collectors"];
     }
     for (const Shard& s : p.shards) {
-      Vertices::OfTile& x = regularisers.on(s.tile);
-      x.push("shards", RegularisedShard{x.size_of("counts"), static_cast<unsigned>(counted.size()), s.n, p.n});
+      Vertices::OfTile& x = regularizers.on(s.tile);
+      x.push("shards", RegularizedShard{x.size_of("counts"), static_cast<unsigned>(counted.size()), s.n, p.n});
       for (const Tensor& t : counted) {
         x.lists["counts"].push_back(t.slice(s.first, s.first + s.n));
         x.lists["totals"].push_back(t.slice(p.n, p.n + 1));
       }
-      v.regulariser.push_back(alone(FLOAT, width(s) + 2, s.tile, p.name + ".regulariser"));
-      x.lists["out"].push_back(v.regulariser.back());
+      v.regularizer.push_back(alone(FLOAT, width(s) + 2, s.tile, p.name + ".regularizer"));
+      x.lists["out"].push_back(v.regularizer.back());
       x.tensors["settings"] = settings_;
       x.tensors["first_sample"] = first_sample(s.tile);
       x.scalars["n_steps"] = spec_.n_steps;
@@ -86,10 +86,10 @@ void Builder::add_regulariser(Sequence& pass) {
   }
   if (counts.empty()) return;
   counts.add_to_graph();
-  regularisers.add_to_graph();
+  regularizers.add_to_graph();
   pass.add(Execute(count));
   add_up(all_counts, "counts of replicas", pass);
-  pass.add(Execute(regularise));
+  pass.add(Execute(regularize));
 }
 
 // The potentials of a readout over time, in the order of its collectors: [T, samples, N] of each.

@@ -1,6 +1,6 @@
 // One pass of a plan as a part of a graph that somebody else owns: what an op of PopART grows (host/src/popart).
 //
-// The time loop is inside. Loss and optimiser are not: the gradient of the output comes in, gradients of weights go
+// The time loop is inside. Loss and optimizer are not: the gradient of the output comes in, gradients of weights go
 // out. Tensors that a pass is given may lie on any tile; it copies what it reads in every step to where that is read.
 // T steps, B samples, K capacity, M senders, N neurons. Vectors have one entry a population, or a connection.
 #pragma once
@@ -39,7 +39,7 @@ struct BackwardOutputs {
   std::vector<poplar::Tensor> d_biases;   // FLOAT [N] of populations that have one
 };
 
-// `saves`: keep the potentials of all steps, which the backward pass needs. `spec.optimiser` is `none`. Both throw
+// `saves`: keep the potentials of all steps, which the backward pass needs. `spec.optimizer` is `none`. Both throw
 // std::invalid_argument for a spec of no meaning.
 ForwardOutputs add_forward_pass(poplar::Graph& graph, const ProgramSpec& spec, const ForwardInputs& in, bool saves,
                                 poplar::program::Sequence& program);

@@ -45,7 +45,7 @@ std::vector<poplar::program::Program> Builder::build() {
   forward_steps(forward);
   add_loss(forward);
   if (learns_) {
-    if (spec_.regularises()) add_regulariser(backward);
+    if (spec_.regularizes()) add_regularizer(backward);
     add_readout_gradient(backward);
     backward_steps(backward);
     add_update(backward);
@@ -105,7 +105,7 @@ Program::Program(const ProgramSpec& spec, DeviceKind kind, const std::string& co
 Program::~Program() = default;
 
 void Program::run(const std::string& program) {
-  if (program == "train" && !parts_->trains) throw std::invalid_argument("the plan has no optimiser: it cannot train");
+  if (program == "train" && !parts_->trains) throw std::invalid_argument("the plan has no optimizer: it cannot train");
   for (unsigned k = 0; k < 5; ++k)
     if (program == program_names[k]) return run_in_step(parts_->engine, k);
   throw std::invalid_argument("there is no program '" + program + "'; there are load, train, infer, save, lists");

@@ -16,9 +16,9 @@
 //   variables.cpp   what lies on which tile
 //   streams.cpp     streams between host and device
 //   forward.cpp     forward steps: fetch, step, compact
-//   loss.cpp        loss, activity regulariser
+//   loss.cpp        loss, activity regularizer
 //   backward.cpp    backward steps: list gradients, sums, state gradients
-//   update.cpp      replicas, norm, optimiser
+//   update.cpp      replicas, norm, optimizer
 //   passes.cpp      one pass as a part of somebody else's graph (passes.h)
 //
 // vertices.h and parted.h hold what all phases use; spec.h is the description that they read.

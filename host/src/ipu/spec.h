@@ -61,13 +61,13 @@ struct Connection {
   std::vector<Reducer> reducers;
 };
 
-enum class Optimiser { none, sgd, adam, adamw };
+enum class Optimizer { none, sgd, adam, adamw };
 
 struct ProgramSpec {
   unsigned devices, tiles;  // tiles that a device has: device d owns tiles [d·tiles, (d+1)·tiles)
   unsigned n_samples, n_steps;
-  Optimiser optimiser;
-  bool momentum;      // the optimiser keeps a first moment
+  Optimizer optimizer;
+  bool momentum;      // the optimizer keeps a first moment
   unsigned decoding;  // 0 max, 1 mean, 2 sum, 3 last, 4 count
   unsigned n_classes;
   // Rounds take turns in one set of vertices: slower, but fewer vertices than a set a round.
@@ -84,14 +84,14 @@ struct ProgramSpec {
   unsigned keep_every = 0;
   std::vector<Population> populations;
   std::vector<Connection> connections;
-  // Bounds of activity, 0: none, and how much crossing them costs; see activity_regulariser in sparsesnn/loss.py.
+  // Bounds of activity, 0: none, and how much crossing them costs; see activity_regularizer in sparsesnn/loss.py.
   float lower = 0, upper = 0, strength_lower = 0, strength_upper = 0;
 
-  bool regularises() const { return lower > 0 || upper > 0; }
+  bool regularizes() const { return lower > 0 || upper > 0; }
   // The maximum over time of a population code is that of its classes' means: no neuron can tell it by itself.
   bool maximum_of_means() const { return decoding == 0 && populations.back().n != n_classes; }
   bool is_part() const { return own_replicas < replicas; }
-  bool trains() const { return optimiser != Optimiser::none; }
+  bool trains() const { return optimizer != Optimizer::none; }
   // Throws std::invalid_argument where the numbers do not fit together.
   void check() const;
 };

@@ -1,4 +1,4 @@
-// Once a batch, after the backward steps: gradients of replicas are added, then norm and optimiser.
+// Once a batch, after the backward steps: gradients of replicas are added, then norm and optimizer.
 #include <gcl/Collectives.hpp>
 #include <iterator>
 #include <limits>
@@ -48,7 +48,7 @@ void Builder::add_update(Sequence& pass) {
   for (auto& [tile, y] : updates.tiles()) {
     y.tensors["settings"] = settings_;
     y.tensors["norm"] = norm_;
-    y.scalars["kind"] = spec_.optimiser == Optimiser::sgd ? 0 : spec_.optimiser == Optimiser::adam ? 1 : 2;
+    y.scalars["kind"] = spec_.optimizer == Optimizer::sgd ? 0 : spec_.optimizer == Optimizer::adam ? 1 : 2;
     y.scalars["has_momentum"] = spec_.momentum;
     y.scalars["rounds"] = spec_.half_weights;
     fill_vectors(y, tile, {"values", "d_vectors", "value_moments1", "value_moments2", "used"});

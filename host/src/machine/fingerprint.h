@@ -7,7 +7,7 @@
 namespace sparsesnn {
 
 // The fingerprint of n bytes. A change of one 8-byte word always changes it, another change misses by a chance of about
-// 2^-64; it is no defence against somebody who looks for bytes of equal fingerprint. It does not depend on threads.
+// 2^-64; it is no defense against somebody who looks for bytes of equal fingerprint. It does not depend on threads.
 std::uint64_t fingerprint(const void* data, std::size_t n_bytes);
 
 }  // namespace sparsesnn

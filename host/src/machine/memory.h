@@ -10,7 +10,7 @@
 
 namespace sparsesnn {
 
-// Uninitialised bytes on a cache line; throws std::bad_alloc.
+// Uninitialized bytes on a cache line; throws std::bad_alloc.
 void* allocate(std::size_t n_bytes);
 
 // Null is allowed. Any thread may release.

@@ -257,7 +257,7 @@ class StackOpx : public popart::popx::Opx {
     add_codelets(graph(), getOp<StackOp>().description);
   }
 
-  // Weights and biases lie where their neurons do: what an optimiser does to them is then local too.
+  // Weights and biases lie where their neurons do: what an optimizer does to them is then local too.
   popart::popx::InputCreatorType getInputCreatorType(InIndex index) const final {
     return population_of(index) ? popart::popx::InputCreatorType::CanCreate : popart::popx::InputCreatorType::Deadend;
   }

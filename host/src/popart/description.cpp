@@ -136,7 +136,7 @@ Description::Description(const std::string& given) : text(given) {
     if (!reached) refuse("description: nothing reaches population " + std::to_string(k));
   }
   network.devices = 1;
-  network.optimiser = ipu::Optimiser::none;
+  network.optimizer = ipu::Optimizer::none;
   network.decoding = populations.back().spikes() ? 4 : 1;  // unused: the loss is the owner's
   network.n_classes = populations.back().n;
 }

@@ -9,8 +9,8 @@
 
 namespace sparsesnn {
 
-// Counts of messages and bytes since the last call of `travelled`.
-struct Travelled {
+// Counts of messages and bytes since the last call of `traveled`.
+struct Traveled {
   std::size_t sent = 0, received = 0, n_messages = 0;
   double seconds = 0.0;  // most of them spent waiting
 };
@@ -42,8 +42,8 @@ class MpiExchange final : public PyExchange {
   void scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) override;
   void start(int slot, const std::vector<Message>& to, std::size_t n_lists, std::size_t n_kinds) override;
   std::vector<Message> finish(int slot) override;
-  Travelled travelled();
-  // Seconds of each of n exchanges of 8 bytes with all others, who call it too; nothing of that has `travelled`.
+  Traveled traveled();
+  // Seconds of each of n exchanges of 8 bytes with all others, who call it too; nothing of that has `traveled`.
   std::vector<double> time_exchanges(int n);
 
  private:
@@ -67,7 +67,7 @@ class MpiExchange final : public PyExchange {
   const MpiCalls calls_;
   Slot slots_[2];
   Array<unsigned char> scanned_;
-  Travelled travelled_;
+  Traveled traveled_;
 };
 
 }  // namespace sparsesnn

@@ -58,7 +58,7 @@ def use_precision(device: torch.device, precision: str) -> None:
         torch.backends.cudnn.allow_tf32 = False
 
 
-def synchronise(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Waits until the device has done what it was told; a CPU has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -73,11 +73,11 @@ def device_name(device: torch.device) -> str:
 def peak_memory(device: torch.device) -> Iterator[list[int]]:
     """The highest memory of a CUDA device within, in bytes above what was held before: one number, set at the end."""
     found: list[int] = []
-    synchronise(device)
+    synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     yield found
-    synchronise(device)
+    synchronize(device)
     found.append(torch.cuda.max_memory_allocated(device) - before)
 
 

@@ -144,7 +144,7 @@ def loop(
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Uninitialised memory of the engine's, kept for the next step: neither page faults nor holes between long-lived
+    """Uninitialized memory of the engine's, kept for the next step: neither page faults nor holes between long-lived
     arrays, which PyTorch's own allocation leaves on the CPU."""
     return torch.from_numpy(_core.empty_bytes(math.prod(shape) * dtype.itemsize)).view(dtype).view(shape)
 

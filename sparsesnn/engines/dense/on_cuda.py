@@ -192,7 +192,7 @@ def _part(arrays: Mapping[str, Tensor | None], start: int, stop: int) -> dict[st
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Uninitialised memory."""
+    """Uninitialized memory."""
     return torch.empty(shape, dtype=dtype, device=device)
 
 

@@ -21,7 +21,7 @@ from sparsesnn.engines.objective import gather, sum_whole
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Grid
 from sparsesnn.host.comm.environment import find_replicas
-from sparsesnn.ipu import IpuProgram, Optimiser, Regulariser
+from sparsesnn.ipu import IpuProgram, Optimizer, Regularizer
 from sparsesnn.ipu.backends import MACHINES, native_module
 from sparsesnn.ipu.cycles import Cycles, compare_cycles
 from sparsesnn.ipu.instance import Instance, find_instance
@@ -69,10 +69,10 @@ class IpuEngine(CpuEngine):
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         u, o = training.updates, training.objective
-        self.optimiser = Optimiser(
+        self.optimizer = Optimizer(
             u.name, u.lr, u.weight_decay, u.momentum if u.name == "sgd" else 0.0, u.beta1, u.beta2, u.eps, u.clip_norm
         )
-        self.regulariser = Regulariser(o.lower, o.upper, o.strength_lower, o.strength_upper)
+        self.regularizer = Regularizer(o.lower, o.upper, o.strength_lower, o.strength_upper)
         self.target = parse_target(training.options.target)
         self.instance = find_instance(name, self.target, training.replicas)
         self.program: IpuProgram | None = None
@@ -307,21 +307,21 @@ class IpuEngine(CpuEngine):
             self.target,
             max_activity=1.0,
             capacity=capacity,
-            optimizer="sgd" if self.optimiser.kind == "sgd" else "adam",
+            optimizer="sgd" if self.optimizer.kind == "sgd" else "adam",
             weight_dtype="half" if options.weight_dtype == "float16" else "float32",
             replicas=self.instance.total,
-            regularises=self.regulariser.bounds,
+            regularizes=self.regularizer.bounds,
             keep_every=options.keep_every,
         )
         self.program = IpuProgram(
             plan,
             self.model,
-            self.optimiser,
+            self.optimizer,
             decoding=training.decoding,
             n_classes=training.n_classes,
             backend=self.name,
             label_smoothing=training.objective.label_smoothing,
-            regulariser=self.regulariser,
+            regularizer=self.regularizer,
             instance=self.instance,
         )
         self.program.load(self.optimizer)

@@ -75,7 +75,7 @@ class Part:
     def count_traffic(self) -> None:
         """Adds what a pass exchanged by itself to what this rank has exchanged."""
         if isinstance(self.exchange, _core.MpiExchange):
-            self.grid.shards.traffic.add(*self.exchange.travelled())
+            self.grid.shards.traffic.add(*self.exchange.traveled())
 
     @property
     def is_shared(self) -> bool:

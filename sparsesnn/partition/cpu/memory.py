@@ -7,7 +7,7 @@ at most 4,096.
 | item | bytes |
 |---|---|
 | weights, gradient | Σ M·n·4 each |
-| optimiser | Adam 2·Σ M·n·4 |
+| optimizer | Adam 2·Σ M·n·4 |
 | synapses | of sparse ones: which neurons they join; where they are read as matrices, these |
 | packed | weights once more: recurrent ones, and all of them without training; else they lie where the last step's gradients lay |
 | lists | of every population that the rank owns or reads: S·(2 + 4) for ids and values, 12 B a list; ids are 4 B above 65,536 |
@@ -49,7 +49,7 @@ from sparsesnn.partition.plan import Plan
 ITEMS = (
     "weights",
     "gradient",
-    "optimiser",
+    "optimizer",
     "synapses",
     "packed",
     "lists",
@@ -99,7 +99,7 @@ def _rank(plan: Plan, lengths: Mapping[str, Lengths], shards: Mapping[str, list[
         weights = 4 * sum(n_weights.values())
         out["weights"] += weights
         out["gradient"] += weights * train
-        out["optimiser"] += weights * {"adam": 2, "sgd": 0, "none": 0}[plan.optimizer]
+        out["optimizer"] += weights * {"adam": 2, "sgd": 0, "none": 0}[plan.optimizer]
         n_read = {c: w if _as_they_are(plan, c) else plan.in_lists(c).n_pre * n for c, w in n_weights.items()}
         out["synapses"] += sum(
             SYNAPSE_BYTES * w if plan.is_compressed(c) else 8 * w + 4 * n_read[c]

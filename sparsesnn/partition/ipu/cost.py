@@ -16,7 +16,7 @@ what its longest worker costs, times the six workers that take turns (a tile iss
                    shares to the reducers → reduce; sums to the collectors → sum
                    lists and gradients to the shards → state gradient; at the end
                    the input's lists and buckets to the shards → weight gradient
-    batch          loss; counts and regulariser of activity; all-reduce of replicas; norm of the gradient, optimiser; input
+    batch          loss; counts and regularizer of activity; all-reduce of replicas; norm of the gradient, optimizer; input
                    lists and labels from the host, losses and counts of spikes to it (other lists only when they are read)
 
 as the graph builder (host/src/ipu) lays them out. Populations joined by delay 0 take rounds one after another
@@ -41,7 +41,7 @@ from sparsesnn.partition.ipu.work import (
     CycleAssumptions,
     collector_cycles,
     gradient_cycles,
-    optimiser_cycles,
+    optimizer_cycles,
     reduction,
     shard_cycles,
     turns,
@@ -86,9 +86,9 @@ def predict(
     out = plan.n_samples * (4 * plan.populations[plan.network.output].n + 4 + 8 * len(firing))  # logits, losses, counts
     streaming = (1 - a.host_overlap) * (into + out) / (plan.target.host_bytes_per_s * plan.target.devices)
     lists = plan.n_steps * plan.n_samples * sum(list_bytes(p.capacity) + 4 for p in firing)  # with dropped candidates
-    update = (*machine.replicas(), *machine.norm(spiking), machine.optimiser(spiking))
+    update = (*machine.replicas(), *machine.norm(spiking), machine.optimizer(spiking))
     again = tuple(_times(s, plan.n_again) for s in machine.again(rounds)) if plan.n_again else ()
-    per_batch = (machine.loss(), *machine.regulariser(), *again, *update)
+    per_batch = (machine.loss(), *machine.regularizer(), *again, *update)
     return Prediction(
         per_step=tuple(s for s in per_step if s.cycles),
         per_batch=tuple(s for s in per_batch if s.cycles),
@@ -294,12 +294,12 @@ class _Machine:
             work["loss"][c.tile] += turns(-(-c.n // workers) * (p.n + counts) * self.a.loss_value, self.a, workers)
         return self._superstep("loss", traffic, work)
 
-    def regulariser(self) -> tuple[Superstep, ...]:
+    def regularizer(self) -> tuple[Superstep, ...]:
         """Collectors count the spikes of all steps, a worker those of a whole collector; replicas add their counts; shards
         of the population get them all, and one worker a shard adds them up."""
         plan = self.plan
         names = self._firing([k for k in plan.populations if k not in plan.inputs])
-        if not (plan.regularises and plan.trains and names):
+        if not (plan.regularizes and plan.trains and names):
             return ()
         workers = plan.target.workers_per_tile
         count, add, traffic = self._nothing(), self._nothing(), self._traffic()
@@ -372,17 +372,17 @@ class _Machine:
             n_sums += workers
             home = device * target.stride
             traffic.send(tiles, np.full_like(tiles, home), np.full_like(tiles, 4 * workers))
-            work["optimiser"][home] = turns(self.a.norm_pair * (len(tiles) + 1), self.a, workers)
-        last["optimiser"][0] = turns(self.a.norm_pair * n_sums, self.a, workers)
+            work["optimizer"][home] = turns(self.a.norm_pair * (len(tiles) + 1), self.a, workers)
+        last["optimizer"][0] = turns(self.a.norm_pair * n_sums, self.a, workers)
         return self._superstep("squares", traffic, work), self._superstep("squares", self._traffic(), last)
 
-    def optimiser(self, names: list[str]) -> Superstep:
+    def optimizer(self, names: list[str]) -> Superstep:
         work = self._nothing()
         for name in names:
             for n in {int(n) for n in self.sizes[name]}:
                 tiles = self.tiles[name][self.sizes[name] == n]
                 # two vertices: sums of squares, update
-                work.add("optimiser", tiles, optimiser_cycles(self.plan, name, n, self.a), 2 * self.start)
+                work.add("optimizer", tiles, optimizer_cycles(self.plan, name, n, self.a), 2 * self.start)
         return self._superstep("norm", self._traffic(), work)
 
     # -- helpers --

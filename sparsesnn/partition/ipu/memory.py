@@ -7,13 +7,13 @@ Shapes: T steps, B samples, M presynaptic neurons of a connection, n neurons of 
 | weights | Σ M·w·4, or 2 in half precision | shard |
 | masters | Σ M·w·4 where weights are half and train | shard |
 | gradient | Σ M·w·4 | shard |
-| optimiser | Adam 2·Σ M·w·4; SGD 0 | shard |
+| optimizer | Adam 2·Σ M·w·4; SGD 0 | shard |
 | parameters | those of the model, θ_grad, bias: at least 5·w·4; six rows of bias gradient; a parameter that learns: itself, six rows of gradient, moments; moments of a bias | shard |
-| state | states besides the first, the gradient of each state, ∂L/∂i of the last steps (longest delay + 1): B·w·4 each; a readout's values; what a regulariser adds: (w + 2)·4 | shard |
+| state | states besides the first, the gradient of each state, ∂L/∂i of the last steps (longest delay + 1): B·w·4 each; a readout's values; what a regularizer adds: (w + 2)·4 | shard |
 | history | the first state of all steps, T·B·w·4, of two steps where nothing trains, of k + (T - 1) // k where potentials are kept every k steps (`keep_every`); what else gradients of parameters that learn read (`reads` of the model) as well | shard |
 | shares | the shard's share of the gradient of incoming lists, Σ B·K·4 | shard |
 | masks | fired and near-spike bits, 8 B per 32 neurons and sample, 4 B for up to 16 neurons | shard |
-| collector | lists of all steps, the one sent, buckets, ∂L/∂s; what the loss needs; counts of a regulariser: (N + 1)·4 | collector |
+| collector | lists of all steps, the one sent, buckets, ∂L/∂s; what the loss needs; counts of a regularizer: (N + 1)·4 | collector |
 | reducer | sum of shares | reducer |
 | buffers | what the tile receives in one superstep, the largest: lists; lists and buckets; the own list with its gradient; masks; shares; sums | all |
 | code, reserved | estimates, see `MemoryAssumptions` | every tile in use |
@@ -37,7 +37,7 @@ ITEMS = (
     "weights",
     "masters",
     "gradient",
-    "optimiser",
+    "optimizer",
     "parameters",
     "state",
     "history",
@@ -139,9 +139,9 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
         "weights": n_weights * (2 if half else 4),
         "masters": n_weights * 4 if half and trains else 0,
         "gradient": n_weights * 4 if trains else 0,
-        "optimiser": n_weights * 4 * moments,
+        "optimizer": n_weights * 4 * moments,
         "parameters": row * rows_of_parameters,
-        "state": row * b * rows_of_state + (row + 8 if plan.regularises and spiking and trains else 0),
+        "state": row * b * rows_of_state + (row + 8 if plan.regularizes and spiking and trains else 0),
         "history": row * b * steps * (1 + len(kept)),
         "shares": shares if trains else 0,
         "masks": 4 * b * mask_words(n) if spiking else 0,
@@ -190,7 +190,7 @@ def collector_bytes(plan: Plan, name: str, n_samples: int) -> int:
     if plan.trains:
         total += bucket_bytes(p.capacity) + (0 if isinstance(population, Input) else slots_bytes(p.capacity))
     dropped = 0 if isinstance(population, Input) else 4 * plan.n_steps + 8  # of each step; totals with the spikes
-    counts = 8 * (-(-(p.n + 1) // 2)) if plan.regularises and plan.trains and name not in plan.inputs else 0
+    counts = 8 * (-(-(p.n + 1) // 2)) if plan.regularizes and plan.trains and name not in plan.inputs else 0
     return n_samples * total + dropped + connected + counts
 
 

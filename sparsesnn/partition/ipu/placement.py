@@ -192,7 +192,7 @@ def _proposal(plan: Plan, layout: str, a: CycleAssumptions) -> str:
         sizes = {k: p.capacity for k, p in halved.populations.items() if p.capacity != plan.populations[k].capacity}
         name, slots = max(sizes.items(), key=lambda item: item[1])
         found.append(f"halve capacities ({name}: {slots} instead of {plan.populations[name].capacity})")
-    return " or ".join(found) if found else "no single change of devices, batch, steps or optimiser is enough"
+    return " or ".join(found) if found else "no single change of devices, batch, steps or optimizer is enough"
 
 
 def _with_delay(plan: Plan) -> Plan | None:

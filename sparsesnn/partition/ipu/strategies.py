@@ -159,14 +159,14 @@ class Sizing:
         improved = True
         while improved:
             improved = False
-            for candidate in self._neighbours(best):
+            for candidate in self._neighbors(best):
                 new = self.estimate(candidate)
                 if new < value * (1 - 1e-9):
                     best, value, improved = candidate, new, True
                     break
         return best
 
-    def _neighbours(self, sizes: Sizes) -> Iterable[Sizes]:
+    def _neighbors(self, sizes: Sizes) -> Iterable[Sizes]:
         slow_first = sorted(self.names, key=lambda k: -sum(self.cycles(k, sizes[k]).values()))
         for name in slow_first:
             if sizes[name] <= self.step:

@@ -4,7 +4,7 @@ A tile has one vertex a phase, whatever it holds. Phases: fetch, step, compact, 
 state gradient, once more the list gradient for the input; square sums, norm, update. Where populations are joined by delay 0,
 every round has a step, a compact, a list gradient, a reduce, a sum and a state gradient of its own. Deep chains would have
 more vertices than `MAX_PER_TILE` a tile; their rounds take turns in one set of vertices. That costs exchange, since
-every turn moves the lists of all rounds. A regulariser of activity has two phases more, on collectors and on shards.
+every turn moves the lists of all rounds. A regularizer of activity has two phases more, on collectors and on shards.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def n_vertices(plan: Plan, loops: bool | None = None) -> int:
         total += _tiles(*(collectors[k] for k in (*plan.network.inputs, *spiking)))
         for group in groups[:-1]:
             total += _tiles(*(collectors[k] for k in spiking if stages[k] in group))
-    if plan.regularises:
+    if plan.regularizes:
         total += _tiles(*(collectors[k] for k in spiking)) + _tiles(*(shards[k] for k in spiking))
     used = np.unique(np.concatenate([shards[k] for k in placed]))
     per_device = np.bincount(used // plan.target.stride, minlength=plan.target.devices)

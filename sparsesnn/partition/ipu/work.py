@@ -223,7 +223,7 @@ def reduction(rows: int, slots: float, workers: int, a: CycleAssumptions) -> flo
     return rows * (a.reduce_row + a.reduce_pair * float(np.ceil(np.ceil(slots / 2) / workers)))
 
 
-def optimiser_cycles(plan: Plan, name: str, n: int, a: CycleAssumptions = ASSUMPTIONS) -> float:
+def optimizer_cycles(plan: Plan, name: str, n: int, a: CycleAssumptions = ASSUMPTIONS) -> float:
     """Cycles a batch of the update of a shard's weights, and of its part of the gradient's norm."""
     if not plan.trains:
         return 0.0

@@ -2,7 +2,7 @@
 //
 // It stands for what PopART does around a custom op, and refuses what PopART refuses, or silently gets wrong:
 // attributes of another type, outputs that `setup` or `grow` left out or shaped differently, gradients of outputs that
-// are not on the loss's path, attributes that are not serialised, inputs that are overwritten. A C interface, for
+// are not on the loss's path, attributes that are not serialized, inputs that are overwritten. A C interface, for
 // ctypes.
 #include <cstring>
 #include <iomanip>
@@ -74,7 +74,7 @@ class Session {
     made->connect(inputs, n_outputs);
     made->setup();
     check_inferred(*made, attributes, inputs, n_outputs);
-    check_serialised(*made, attributes);
+    check_serialized(*made, attributes);
     op_ = made->clone();  // PopART clones ops whenever it moves them
     check_clone(*made, *op_);
     for (std::size_t k = 0; k < n_outputs; ++k)
@@ -141,7 +141,7 @@ class Session {
     return model.createDevice();
   }
 
-  static void check_serialised(const Op& op, const popart::Attributes& attributes) {
+  static void check_serialized(const Op& op, const popart::Attributes& attributes) {
     popart::OpSerialiserBase cache, outline;
     op.appendAttributes(cache);
     op.appendOutlineAttributes(outline);

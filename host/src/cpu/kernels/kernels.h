@@ -1,4 +1,4 @@
-// The passes of a layer and the loops of an optimiser, built once per instruction set (isa.h).
+// The passes of a layer and the loops of an optimizer, built once per instruction set (isa.h).
 #pragma once
 
 #include "codelets/cpu/records.h"

@@ -5,7 +5,7 @@ call that is not here fails as an attribute error does. What it keeps of the rea
 
 - a model is static: no value of a tensor may be looked at while it is traced, and shapes stay as they were first;
 - a batch is cut along the first dimension into device iterations, accumulation steps and replicas;
-- gradients are the mean (or sum) over accumulation and replicas; the optimiser steps once a device iteration;
+- gradients are the mean (or sum) over accumulation and replicas; the optimizer steps once a device iteration;
 - training returns the outputs of the last accumulation step alone, one part a replica, unless options say otherwise.
 """
 

@@ -57,8 +57,8 @@ class Execute : public Program {
 class Copy : public Program {
  public:
   Copy(Tensor source, Tensor sink, bool dont_outline = false, const DebugContext& name = {});
-  Copy(DataStream source, Tensor sink, bool optimise_memory = false, const DebugContext& name = {});
-  Copy(Tensor source, DataStream sink, bool optimise_memory = false, const DebugContext& name = {});
+  Copy(DataStream source, Tensor sink, bool optimize_memory = false, const DebugContext& name = {});
+  Copy(Tensor source, DataStream sink, bool optimize_memory = false, const DebugContext& name = {});
 };
 
 class Repeat : public Program {

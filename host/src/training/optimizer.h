@@ -1,4 +1,4 @@
-// The optimiser's step over some parameters, all threads.
+// The optimizer's step over some parameters, all threads.
 #pragma once
 
 #include <cstddef>

@@ -356,7 +356,7 @@ GROUPS = MappingProxyType(
 
 
 def chosen(names: list[str] | None) -> list[Rival]:
-    """The contestants of these names, in the order of the catalogue; all if None. `ValueError` for an unknown name."""
+    """The contestants of these names, in the order of the catalog; all if None. `ValueError` for an unknown name."""
     known = [rival.name for rival in RIVALS]
     if unknown := sorted(set(names or ()) - set(known)):
         raise ValueError(f"no contestant {', '.join(unknown)}; there are {', '.join(known)}")

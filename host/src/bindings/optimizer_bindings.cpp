@@ -1,4 +1,4 @@
-// What Python sees of the optimiser.
+// What Python sees of the optimizer.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/tuple.h>
@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "host/src/training/optimiser.h"
+#include "host/src/training/optimizer.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -49,7 +49,7 @@ void adam(const std::vector<Update>& parameters, double lr, double beta1, double
 
 }  // namespace
 
-void register_optimiser(nb::module_& m) {
+void register_optimizer(nb::module_& m) {
   m.def(
       "adam", &adam, "parameters"_a, nb::kw_only(), "lr"_a, "beta1"_a, "beta2"_a, "eps"_a, "weight_decay"_a,
       "decoupled"_a,

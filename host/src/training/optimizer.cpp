@@ -1,4 +1,4 @@
-#include "optimiser.h"
+#include "optimizer.h"
 
 #include <algorithm>
 
