@@ -15,6 +15,7 @@
 // Cost: 4·W bytes read an event, 2·W flops for each of the two gradients, and 12·W bytes a sender and group.
 #pragma once
 
+#include "caches.h"
 #include "records.h"
 #include "simd.h"
 
@@ -107,10 +108,10 @@ inline constexpr int most_senders_ahead = 2;
 // How many senders early: the rows of the events in between must not push out of L1 what was asked for.
 template <int W>
 inline int senders_early(const SenderEvents& events, int m0, int m1) {
-  constexpr std::int64_t row_bytes = W * sizeof(float), half_of_l1 = 16 << 10;
+  constexpr std::int64_t row_bytes = W * sizeof(float);
   const std::int64_t n_bytes = (std::int64_t{events.starts[2 * m1]} - events.starts[2 * m0]) * row_bytes;
   int early = most_senders_ahead;
-  while (early > 1 && early * n_bytes > half_of_l1 * (m1 - m0)) --early;
+  while (early > 1 && early * n_bytes > prefetched_bytes * (m1 - m0)) --early;
   return early;
 }
 

@@ -8,6 +8,7 @@
 
 #include "axonal_delays.h"
 #include "chunks.h"
+#include "codelets/cpu/caches.h"
 #include "dense_shares.h"
 #include "events.h"
 #include "host/src/cpu/kernels/kernels.h"
@@ -212,10 +213,10 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   pass_.n_kept = loops_.n_kept(n_steps_);
   if (spiking_ && !by_tile_) d_currents_ = Array<float>(pass_.n_kept * n_samples_ * row_);
   for (const Chunk& chunk : chunks_) most_rows_ = std::max(most_rows_, chunk.n_rows());
-  // Weights that stay in a core's L2 are read as fast sample by sample, and threads need not wait for one another.
-  constexpr std::size_t cached = std::size_t{3} << 19;
+  // Smaller weights are read as fast sample by sample, and threads need not wait for one another.
   const auto plain = [](const LoopInput& loop) { return !loop.rows && !loop.axonal; };
-  if (recurrent_ && n_ * n_ * sizeof(float) > cached && std::all_of(input.loops.begin(), input.loops.end(), plain) &&
+  if (recurrent_ && n_ * n_ * sizeof(float) > recurrent_bytes &&
+      std::all_of(input.loops.begin(), input.loops.end(), plain) &&
       listed_densely(saved.lists, spec.n, 0, n_steps_, n_samples_))
     returned_ = Array<float>(input.loops.size() * n_slots_);
   pass_.returned = returned_.data();

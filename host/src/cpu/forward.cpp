@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "axonal_delays.h"
+#include "codelets/cpu/caches.h"
 #include "engine.h"
 #include "host/src/cpu/kernels/kernels.h"
 #include "host/src/machine/isa.h"
@@ -96,7 +97,6 @@ void each_tile(const ForwardPass& pass, TileColumns& columns, Body&& body) {
 // many steps, and those of the loops have the cache for themselves. That is worth its own reading and writing where
 // all weights together do not stay in a core's L2 cache, and more than a few spikes arrive in a step.
 bool lets_sources_wait(const LayerSpec& spec, const LayerInput& input) {
-  constexpr std::size_t cached = std::size_t{2} << 20;
   constexpr std::int64_t few = 6;
   const std::int64_t n_lists = static_cast<std::int64_t>(input.n_steps) * input.n_samples;
   std::size_t n_pre = input.loops.size() * static_cast<std::size_t>(spec.n_all());
@@ -106,7 +106,7 @@ bool lets_sources_wait(const LayerSpec& spec, const LayerInput& input) {
     n_pre += static_cast<std::size_t>(from.n_pre);
     n_arrive += from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * input.n_samples];
   }
-  return !input.reads_rows() && n_pre * spec.n_padded() * sizeof(float) > cached && n_lists >= waiting_rows &&
+  return !input.reads_rows() && n_pre * spec.n_padded() * sizeof(float) > row_bytes_in_l2 && n_lists >= waiting_rows &&
          n_arrive > few * n_lists;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "codelets/cpu/caches.h"
 #include "dense_shares.h"
 #include "events.h"
 #include "host/src/machine/isa.h"
@@ -160,7 +161,6 @@ void Backward::add_groups_of(const Leaf& leaf, const Sender& from) const {
 }  // namespace
 
 bool goes_by_list(const LayerSpec& spec, const LayerInput& input, const Wanted& wanted) {
-  constexpr std::size_t cached = std::size_t{256} << 10;
   if (spec.model->fires() || spec.n_tiles() != 1 || input.reads_rows()) return false;
   std::size_t n_pre = 0;
   for (std::size_t k = 0; k < input.sources.size(); ++k) {
@@ -169,7 +169,7 @@ bool goes_by_list(const LayerSpec& spec, const LayerInput& input, const Wanted& 
     if (wanted.value[k] && listed_densely(from.lists, from.n_pre, from.delay, input.n_steps, input.n_samples))
       return false;
   }
-  return n_pre * spec.tile_width * sizeof(float) <= cached;
+  return n_pre * spec.tile_width * sizeof(float) <= readout_bytes;
 }
 
 LayerGradients readout_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,

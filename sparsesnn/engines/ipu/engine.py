@@ -69,7 +69,7 @@ class IpuEngine(CpuEngine):
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         u, o = training.updates, training.objective
-        self.optimizer = Optimizer(
+        self.updates = Optimizer(
             u.name, u.lr, u.weight_decay, u.momentum if u.name == "sgd" else 0.0, u.beta1, u.beta2, u.eps, u.clip_norm
         )
         self.regularizer = Regularizer(o.lower, o.upper, o.strength_lower, o.strength_upper)
@@ -307,7 +307,7 @@ class IpuEngine(CpuEngine):
             self.target,
             max_activity=1.0,
             capacity=capacity,
-            optimizer="sgd" if self.optimizer.kind == "sgd" else "adam",
+            optimizer="sgd" if self.updates.kind == "sgd" else "adam",
             weight_dtype="half" if options.weight_dtype == "float16" else "float32",
             replicas=self.instance.total,
             regularizes=self.regularizer.bounds,
@@ -316,7 +316,7 @@ class IpuEngine(CpuEngine):
         self.program = IpuProgram(
             plan,
             self.model,
-            self.optimizer,
+            self.updates,
             decoding=training.decoding,
             n_classes=training.n_classes,
             backend=self.name,
