@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 #: of a plan: samples of a batch, and steps, as data sets have them
 MAX_SAMPLES, MAX_STEPS = 1_000_000, 1_000_000
-#: shards of a population; a network of more neurons needs larger ones
-MAX_SHARDS = 1 << 18
 
 
 @dataclass(frozen=True)

@@ -120,11 +120,6 @@ class Plan:
         """Weights of a connection, of the receivers `begin` to `end` - 1."""
         return self.synapses(c).n_weights(self.populations[c.pre].n, self.populations[c.post].n, begin, end)
 
-    def n_read(self, name: str) -> int:
-        """Weights of one neuron of a population that the CPU engine reads at a time: of the connection that has most."""
-        n = self.populations[name].n
-        return max((self.synapses(c).n_read(self.populations[c.pre].n, n) for c in self.incoming(name)), default=0)
-
     def shards_of_ranks(self, name: str) -> list[list[Shard]]:
         """The shards of a population that lie on each rank, in ascending order."""
         found: list[list[Shard]] = [[] for _ in range(self.target.devices)]

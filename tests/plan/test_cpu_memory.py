@@ -14,8 +14,7 @@ from sparsesnn.delays import Delays
 from sparsesnn.engines import arrival
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Connection, Network, parse_net
-from sparsesnn.partition.cpu.memory import rank_bytes, waiting_sums
-from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES
+from sparsesnn.partition.cpu.memory import GROUP_SAMPLES, rank_bytes, waiting_sums
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
 from sparsesnn.spikes import SpikeBatch

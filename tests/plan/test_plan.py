@@ -21,7 +21,6 @@ from sparsesnn.errors import ConfigError, PlanError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.partition.cpu.memory import rank_bytes
-from sparsesnn.partition.cpu.tiles import CPU_TILE_WIDTHS, cpu_shards
 from sparsesnn.partition.ipu import strategies
 from sparsesnn.partition.ipu.cost import predict
 from sparsesnn.partition.ipu.layout import LAYOUTS, crossing
@@ -32,6 +31,7 @@ from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.report import notes
 from sparsesnn.partition.target import parse_target
+from sparsesnn.placement import CPU_TILE_WIDTHS, cpu_tile_width
 
 
 def branched(delay: int = 1) -> Network:
@@ -437,7 +437,9 @@ def test_ranks_get_slabs_of_the_engine(sizes: list[int], ranks: int, cores: int)
         if name == "input":
             continue
         n_pre = max(plan.populations[c.pre].n for c in plan.incoming(name))
-        assert [(s.tile, s.first, s.n) for s in p.shards] == [(s.tile, s.first, s.n) for s in cpu_shards(p.n, n_pre)]
+        width = cpu_tile_width(p.n, n_pre)
+        slabs = [(k, first, min(width, p.n - first)) for k, first in enumerate(range(0, p.n, width))]
+        assert [(s.tile, s.first, s.n) for s in p.shards] == slabs
         owners = [s.rank for s in p.shards]
         assert owners == sorted(owners)  # each rank's neurons are one range
         counts = np.bincount(owners, minlength=ranks)
@@ -448,10 +450,12 @@ def test_ranks_get_slabs_of_the_engine(sizes: list[int], ranks: int, cores: int)
 @pytest.mark.parametrize("n_pre", [1, 700, 1000, 1024, 2048, 4096, 10_000])
 def test_the_width_of_a_slab_is_a_function_of_the_network(n_pre: int) -> None:
     for n in (1, 8, 9, 16, 17, 32, 33, 1000):
-        widths = {s.n for s in cpu_shards(n, n_pre)[:-1]} or {16}
-        assert len(widths) == 1
+        plan = make_plan(Network.chain(Input(n_pre), LIF(n)), 3, 4, parse_target("mpi:3x2"))
+        shards = plan.populations["output"].shards
+        widths = {s.n for s in shards[:-1]} or {16}
+        assert widths == {cpu_tile_width(n, n_pre)} or len(shards) == 1
         assert widths <= set(CPU_TILE_WIDTHS)
-        assert sum(s.n for s in cpu_shards(n, n_pre)) == n
+        assert sum(s.n for s in shards) == n
 
 
 @pytest.mark.parametrize(("n_pre", "width"), [(4096, 64), (4097, 32), (8193, 16)])

@@ -12,7 +12,7 @@ from sparsesnn import _core
 from sparsesnn.bounds import bounded
 from sparsesnn.layers import LI
 from sparsesnn.parameters import DELAYS, Incoming, PopulationModule
-from sparsesnn.partition.cpu.tiles import cpu_tile_width
+from sparsesnn.placement import cpu_tile_width
 from sparsesnn.synapses import Synapses
 from sparsesnn.synapses.base import InLists
 

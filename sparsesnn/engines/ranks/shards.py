@@ -17,9 +17,7 @@ from sparsesnn.engines.cpu import layer as engine
 from sparsesnn.host.comm import Communicator, made_up
 from sparsesnn.host.comm.base import Array, Bytes
 from sparsesnn.network import Network
-from sparsesnn.partition.cpu.tiles import CPU_TILE_WIDTHS, tile_width
-from sparsesnn.partition.planner import make_plan
-from sparsesnn.partition.target import parse_target
+from sparsesnn.placement import CPU_TILE_WIDTHS, neurons_of_ranks, tile_width
 from sparsesnn.spikes import SpikeBatch
 
 Places = npt.NDArray[np.int64]
@@ -70,13 +68,11 @@ class Shards:
 
 
 def make_shards(network: Network, n_ranks: int, rank: int) -> Mapping[str, Shards]:
-    """The shards of all populations but the input, as the planner deals them out to `n_ranks` ranks."""
-    plan = make_plan(network, 1, 1, parse_target(f"mpi:{n_ranks}x1"))
-    found = {}
-    for name in network.receivers():
-        ends = itertools.accumulate(sum(s.n for s in mine) for mine in plan.shards_of_ranks(name))
-        found[name] = Shards((0, *ends), rank, tile_width(plan, name))
-    return found
+    """The shards of all populations but the input, over `n_ranks` ranks."""
+    return {
+        name: Shards(first, rank, tile_width(network, name))
+        for name, first in neurons_of_ranks(network, n_ranks).items()
+    }
 
 
 @dataclass(eq=False)

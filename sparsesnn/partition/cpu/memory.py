@@ -41,11 +41,14 @@ import numpy as np
 
 from sparsesnn.layers import LI, Input, Population
 from sparsesnn.layers.declaration import n_learnt
-from sparsesnn.partition.cpu.tiles import GROUP_SAMPLES, LEAF_GROUPS, tile_width
 from sparsesnn.partition.lengths import Lengths, expected_lengths
 from sparsesnn.partition.pieces import ConnectionPlan, Shard
 from sparsesnn.partition.plan import Plan
+from sparsesnn.placement import tile_width
 
+#: samples of a group, and groups that are added one after the other: `group_samples` of host/src/cpu/layer.h, `leaf_groups` of
+#: host/src/training/group_tree.h
+GROUP_SAMPLES, LEAF_GROUPS = 8, 8
 ITEMS = (
     "weights",
     "gradient",
@@ -148,7 +151,7 @@ def _working(
 ) -> dict[str, int]:
     """Memory of a layer of `n` neurons while it runs, which the next one takes over; `n_read`: weights as the engine reads them."""
     population, incoming = plan.network.populations[name], plan.incoming(name)
-    rows, train, width = plan.n_steps * plan.n_samples, int(plan.trains), tile_width(plan, name)
+    rows, train, width = plan.n_steps * plan.n_samples, int(plan.trains), tile_width(plan.network, name)
     of_maps = plan.runs_by_row(name)
     loops = [c for c in incoming if c.recurrent]
     padded, chunk = n_tiles * width, min(rows, chunk_rows(plan))
