@@ -160,7 +160,7 @@ def compare(case: Case, expected: Expected, world: Communicator) -> None:
     loss_of(output, first, case.n_samples).backward()
     own.finish_backward()
     compare_step(case, expected, own, spikes, first, output)
-    if own.fits_one_call:
+    if own.runner.fits_one_call:
         own = case.model(grid=grid)
         _, output = own.learn(spikes, lambda out: loss_of(out, first, case.n_samples), first_sample=first)
         own.finish_backward()

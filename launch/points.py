@@ -118,7 +118,7 @@ class Settings:
                 f"--ranks: are {list(self.ranks)}; give different numbers in ascending order, such as 1,2,4"
             )
         self._check_dry_runs()
-        if self.backend == "cpu":
+        if self.on_ranks:
             for name, default in (("instances", 0), ("target", MACHINE)):
                 if (value := getattr(self, name)) != default:
                     raise ConfigError(
@@ -137,6 +137,20 @@ class Settings:
                 f"--steps: are {self.n_steps} for {count(deepest, 'layer')}: spikes would not reach the last; give at least {deepest + 1}"
             )
 
+    @property
+    def on_ranks(self) -> bool:
+        """Whether ranks of MPI share the work; else IPUs do."""
+        from sparsesnn.engines import engine_class  # imports PyTorch
+
+        return engine_class(self.backend).takes_shards
+
+    @property
+    def how(self) -> str:
+        """How its points are timed, other than by dry runs."""
+        from sparsesnn.ipu.backends import MACHINES
+
+        return EMULATED if not self.on_ranks and MACHINES[self.backend].emulated else MEASURED
+
     def _check_ipus(self) -> None:
         target_of(self.backend, self.target)
         for n in self.ranks:
@@ -150,7 +164,7 @@ class Settings:
                 f"--dry-run-ranks: are {list(self.dry_run_ranks)} with --backend {self.backend}; only cpu plays ranks; leave "
                 "them out"
             )
-        if self.instances > 1 and self.backend != "ipu":
+        if self.instances > 1 and self.how == EMULATED:
             raise ConfigError(
                 f"--instances: is {self.instances} with --backend {self.backend}, which runs in one process; give 1, or 0 to "
                 "start without PopRun"
@@ -181,8 +195,7 @@ def points(settings: Settings) -> Iterator[Point]:
     """The points of a series, in order: those that are measured, then the dry runs."""
     samples = settings.split == "samples" or (settings.kind == "weak-scaling" and settings.grow == "batch")
     shared = {f.name: getattr(settings, f.name) for f in fields(Settings) if f.name in POINT_FIELDS}
-    here = EMULATED if settings.backend == "ipu-model" else MEASURED
-    measured = [(n, here) for n in (settings.ranks if settings.kind != "batch-size" else settings.ranks[:1])]
+    measured = [(n, settings.how) for n in (settings.ranks if settings.kind != "batch-size" else settings.ranks[:1])]
     for n, how in [*measured, *((n, DRY_RUN) for n in settings.dry_run_ranks)]:
         base = Point(**shared, replicas=n if samples else 1, shards=1 if samples else n, how=how)
         if settings.kind == "strong-scaling":
@@ -202,7 +215,7 @@ POINT_FIELDS = {f.name for f in fields(Point)}
 
 def share_of(settings: Settings, point: Point) -> Point | None:
     """What each rank of a weak-scaling point has to do, as a network of its own; None where that is not a point to measure."""
-    if settings.kind != "weak-scaling" or point.ranks == 1 or point.how == DRY_RUN or settings.backend != "cpu":
+    if settings.kind != "weak-scaling" or point.ranks == 1 or point.how == DRY_RUN or not settings.on_ranks:
         return None
     return replace(point, replicas=1, shards=1, n_layers=settings.n_layers, width=settings.width, batch=settings.batch)
 

@@ -107,7 +107,7 @@ def finish(settings: Settings, rows: Sequence[Row]) -> None:
     """
     for k in dict.fromkeys(row["round"] for row in rows):
         of_round = [row for row in rows if row["round"] == k]
-        if settings.backend == "cpu":
+        if settings.on_ranks:
             _finish_round(of_round)
         else:
             from sparsesnn.launch import scaling_ipu
@@ -214,7 +214,7 @@ def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[M
     x = [row[key] for row in rows]
     figure = figures.new_figure(4.6 * (3 if ipus else 2), 4.2)
     panels = list(figure.subplots(1, 3 if ipus else 2))
-    if settings.backend != "cpu":
+    if not settings.on_ranks:
         panels[0].plot(x, [row["predicted_efficiency"] for row in rows], "s--", color=figures.GRAY, label="predicted")
     apart = [(row[key], row["apart_efficiency"]) for row in rows if row["apart_efficiency"] is not None]
     if len(apart) > 1:
@@ -254,7 +254,7 @@ def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[M
         panels[2].set_title("IPUs, predicted", fontsize=10)
         panels[2].set_xlabel("IPUs")
         panels[2].set_ylim(0, 1.1)
-    panels[0].set_xlabel(key if settings.backend == "cpu" or key == "batch" else "IPUs")
+    panels[0].set_xlabel(key if settings.on_ranks or key == "batch" else "IPUs")
     for axes in (panels[0], *panels[2:]):
         axes.set_xscale("log", base=2)
         axes.set_xticks(sorted(set(x)) if axes is panels[0] else sorted({row["x"] for row in ipus}))

@@ -26,7 +26,7 @@ from sparsesnn import datasets
 from sparsesnn.bench.racing import Trainee, race
 from sparsesnn.bench.rows import Row, Rows, draw
 from sparsesnn.bench.step import machine_name
-from sparsesnn.engines import Options, options_for, set_threads
+from sparsesnn.engines import engine_class, options_for, set_threads
 from sparsesnn.engines.dense.device import check_precision, find_device
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
@@ -106,10 +106,15 @@ class Settings:
             raise ConfigError(
                 "bench activity: batch, repeats and layers must be at least 1, with a neuron in each layer"
             )
-        if self.backend != "cpu":
+        if self.on_ipus:
             from sparsesnn.bench.ipu_step import check_backend
 
             check_backend(self.backend, self.target)
+
+    @property
+    def on_ipus(self) -> bool:
+        """Whether the event-sparse networks run on IPUs, by a program of their own."""
+        return engine_class(self.backend).runner is None
 
 
 def layer_sizes(n_hidden: int, n_layers: int) -> list[int]:
@@ -134,10 +139,10 @@ def bench_activity(settings: Settings, folder: Path, stream: TextIO | None = Non
     on IPUs also how_timed, cycles, predicted_cycles, predicted_step_ms.
     """
     find_device(settings.device)
-    check_precision(settings.precision, "dense")
+    check_precision(settings.precision)
     plain: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(settings).items()}
     plain["data"] = dict(settings.data)
-    if settings.backend == "cpu":  # as rows were saved before there were others
+    if not settings.on_ipus:  # as rows were saved before there were others
         del plain["backend"], plain["target"]
     rows = Rows(folder, "activity", {**plain, "machine": machine_name(), "torch": torch.__version__}, stream)
     data: dict[str, tuple[SpikeBatch, Tensor]] = {}
@@ -151,7 +156,7 @@ def bench_activity(settings: Settings, folder: Path, stream: TextIO | None = Non
         base = [r for r in rows.rows if r["kind"] == "dense" and all(r[k] == point[k] for k in ("shape", "n_layers"))]
         speed = row["samples_per_s"]
         row["acceleration"] = 1.0 if point["kind"] == "dense" else speed / base[0]["samples_per_s"] if base else None
-        if settings.backend != "cpu" and point["kind"] == "dense":
+        if settings.on_ipus and point["kind"] == "dense":
             row |= {
                 "how_timed": "seconds of this host",
                 "cycles": None,
@@ -232,15 +237,16 @@ def _measure(settings: Settings, point: Row, spikes: SpikeBatch, labels: Tensor)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # an activity that is not quite the target is reported as it is
         init_activity(scaled, [spikes], target)
-    if kind != "dense" and settings.backend != "cpu":
+    if kind != "dense" and settings.on_ipus:
         return _measure_ipu(settings, point, described, scaled, spikes, labels)
-    backend = "dense" if kind == "dense" else "cpu"
+    backend = "dense" if kind == "dense" else settings.backend
     model = Model(described, backend=backend, seed=0)
     model.load_state_dict(scaled.state_dict())
     del scaled
-    options = options_for(backend, Options(device=settings.device, precision=settings.precision))
-    device = find_device(options.device)
-    trainee = Trainee(model, settings.n_threads, device=device, precision=options.precision)
+    options = {"device": "cpu", "precision": "float32"}
+    options |= options_for(backend, {"device": settings.device, "precision": settings.precision})
+    device = find_device(options["device"])
+    trainee = Trainee(model, settings.n_threads, device=device, precision=options["precision"])
     output, _, _ = trainee.step(spikes, labels)
     activity, dropped = output.activity(), sum(output.dropped().values())
     del output

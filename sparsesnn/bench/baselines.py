@@ -18,7 +18,7 @@ from torch import Tensor
 from sparsesnn.bench.racing import Trainee, race
 from sparsesnn.bench.step import machine_name, peak_bytes, start_peak
 from sparsesnn.bench.workload import Workload
-from sparsesnn.engines import Options, set_threads
+from sparsesnn.engines import set_threads
 from sparsesnn.engines.dense import MODES, check_mode
 from sparsesnn.engines.dense.device import check_precision, device_name, find_device, joules, peak_memory
 from sparsesnn.engines.module import Model
@@ -77,9 +77,9 @@ def bench_baselines(
     modes disagree about the loss.
     """
     place = find_device(device)
-    check_precision(precision, "dense")
+    check_precision(precision)
     for mode in modes:
-        check_mode(mode, "dense")
+        check_mode(mode)
     found = []
     for workload in workloads:
         spikes, labels = workload.spikes(), workload.labels()
@@ -207,7 +207,7 @@ def _load_product_code(spikes: SpikeBatch) -> None:
 def _main(text: str) -> int:
     asked: dict[str, Any] = json.loads(text)
     workload = Workload(**asked["workload"])
-    set_threads("dense", asked["n_threads"], Options(dense_mode=asked["mode"]))
+    set_threads("dense", asked["n_threads"], {"dense_mode": asked["mode"]})
     print(json.dumps(_peak(workload, asked["mode"], asked["n_threads"], asked["precision"])))
     return 0
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsesnn.bench.step import still_adam, train_step
-from sparsesnn.engines import Options, set_threads
+from sparsesnn.engines import set_threads
 from sparsesnn.engines.dense.device import use_precision
 from sparsesnn.engines.module import Model
 from sparsesnn.output import Output
@@ -35,8 +35,7 @@ class Trainee:
 
     def step(self, spikes: SpikeBatch, labels: Tensor) -> tuple[Output, float, float]:
         """One training step on the threads that its backend takes; the output, the loss, and seconds."""
-        options = Options(dense_mode=self.model.dense_mode)
-        set_threads(self.model.backend, self.n_threads, options)
+        set_threads(self.model.backend, self.n_threads, {"dense_mode": self.model.dense_mode})
         output, loss, seconds = train_step(self.model, self.optimizer, spikes, labels, self.precision)
         return output, loss, sum(seconds)
 

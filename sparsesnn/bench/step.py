@@ -17,10 +17,9 @@ import torch
 
 from sparsesnn import _core
 from sparsesnn.bench.workload import Workload
-from sparsesnn.engines import engine_class
+from sparsesnn.engines import check_options, engine_class
 from sparsesnn.engines.dense.device import (
     autocast,
-    check_precision,
     device_name,
     find_device,
     joules,
@@ -122,13 +121,9 @@ def bench_step(
     `device` and `precision` are for the backend dense, see `sparsesnn.engines.dense.device`; on CUDA the peak is the device's.
     """
     check_repeats(repeats)
-    place = find_device(device, backend)
-    check_precision(precision, backend)
+    check_options(backend, {"device": device, "precision": precision, "weight_dtype": workload.weight_dtype})
+    place = find_device(device)
     use_precision(place, precision)
-    if workload.weight_dtype != "float32" and backend != "cpu":
-        raise ConfigError(
-            f"bench step: weights in {workload.weight_dtype} are of the engine; backend {backend!r} has --precision"
-        )
     spikes, labels = workload.spikes(), workload.labels()
     model = workload.model(backend, spikes).to(place)
     parameter_bytes = sum(p.numel() * p.element_size() for p in model.parameters())

@@ -110,6 +110,6 @@ class Workload:
             init_activity(model, [spikes], hidden, tolerance=0.02)
         if backend == model.backend:
             return model
-        other = Model(network, seed=self.seed, backend=backend)
+        other = Model(network, seed=self.seed, backend=backend, weight_dtype=self.weight_dtype)
         other.load_state_dict(model.state_dict())
         return other

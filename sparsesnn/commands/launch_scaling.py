@@ -53,9 +53,8 @@ def run(kind: str, arguments: Sequence[str]) -> int:
     settings = _settings(kind, options)
     if options.rounds < 1:
         raise ConfigError(f"--rounds: is {options.rounds}; give at least 1")
-    on_cpu = settings.backend == "cpu"
     ipus = {name: getattr(settings, name) for name in IPU_SETTINGS}
-    saved = {k: v for k, v in asdict(settings).items() if not on_cpu or k not in IPU_SETTINGS}
+    saved = {k: v for k, v in asdict(settings).items() if not settings.on_ranks or k not in IPU_SETTINGS}
     saved = json.loads(json.dumps({**saved, "launch": options.launch}))
     measured = Rows(options.out, "scaling", saved, sys.stderr)
     for row in measured.rows:
@@ -67,7 +66,7 @@ def run(kind: str, arguments: Sequence[str]) -> int:
         if point.how == DRY_RUN:
             return scaling.run_dry(point, settings, measured.rows, launch)
         apart = share_of(settings, point)
-        return scaling.run_point(point, settings.threads, launch, apart=apart, ipus=None if on_cpu else ipus)
+        return scaling.run_point(point, settings.threads, launch, apart=apart, ipus=None if settings.on_ranks else ipus)
 
     asked = [
         {"ranks": point.ranks, **asdict(point), "round": k + 1}

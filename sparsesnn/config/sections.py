@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from sparsesnn import datasets, engines
 from sparsesnn.config.tables import Table, fill_spreads, spread
-from sparsesnn.engines import Objective, Options, Updates
+from sparsesnn.engines import Objective, Updates
 from sparsesnn.engines.dropout import Dropout
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import Recurrence
 from sparsesnn.layers import LI
 from sparsesnn.loss import OVER_TIME
 from sparsesnn.network import Network
-from sparsesnn.options import Option, check, option, part_of
+from sparsesnn.options import Option, check, option, options_of
 
 AUTO = "auto"
 
@@ -151,7 +151,7 @@ class InitConfig(Section, Recurrence, name="init"):
 
 
 @dataclass(frozen=True)
-class TrainConfig(Section, Options, name="train"):
+class TrainConfig(Section, engines.options_class(), name="train"):  # type: ignore[misc]
     """The run itself."""
 
     epochs: int = option(20, "passes through the training part", low=1, high=_MANY, flag="epochs", metavar="N")
@@ -163,7 +163,7 @@ class TrainConfig(Section, Options, name="train"):
     backend: str = option(
         "cpu",
         "cpu: event-sparse engine; dense: PyTorch baseline; ipu-model: the IPU program, emulated; ipu",
-        choices=engines.NAMES,
+        choices=engines.names,
         flag="backend",
         metavar="NAME",
     )
@@ -210,11 +210,11 @@ class TrainConfig(Section, Options, name="train"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        engines.check_options(self.backend, self.engine_options(), where="train.")
+        engines.check_options(self.backend, self.engine_options(), "train.{}:")
 
-    def engine_options(self) -> Options:
+    def engine_options(self) -> dict[str, Any]:
         """The options that single engines read."""
-        return cast(Options, part_of(self, Options))
+        return {name: getattr(self, name) for name in options_of(engines.options_class())}
 
 
 @dataclass(frozen=True)

@@ -15,32 +15,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from typing import Any
 
 import torch
 
-from sparsesnn.engines.base import Batch, Engine, Options, Step, Training
-from sparsesnn.engines.cpu.engine import CpuEngine
-from sparsesnn.engines.dense.engine import DenseEngine
-from sparsesnn.engines.ipu.engine import IpuEngine
+from sparsesnn.engines import registry
+from sparsesnn.engines.base import Batch, Engine, Step, Training
 from sparsesnn.engines.objective import Objective
 from sparsesnn.engines.optimizers import Updates
-from sparsesnn.engines.ranks.engine import RanksEngine
+from sparsesnn.engines.registry import class_over_ranks, engine_class, names, options_class, options_for
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Communicator, Grid, make_grid
 from sparsesnn.host.comm.environment import find_replicas
 from sparsesnn.network import Network
 from sparsesnn.runtime import set_num_threads
-
-#: by the name that users give: on one rank, and on several
-ENGINES: Mapping[str, tuple[type[Engine], type[Engine]]] = {
-    "cpu": (CpuEngine, RanksEngine),
-    "dense": (DenseEngine, DenseEngine),
-    "ipu-model": (IpuEngine, IpuEngine),
-    "ipu": (IpuEngine, IpuEngine),
-}
-NAMES = tuple(ENGINES)
 
 #: what PyTorch uses by itself: all cores, or what OMP_NUM_THREADS says
 ALL_TORCH_THREADS = torch.get_num_threads()
@@ -50,7 +38,7 @@ def make_engine(name: str, network: Network, training: Training, grid: Grid | No
     """The engine of a name, with the network's initial weights.
 
     Args:
-        name: see `NAMES`.
+        name: see `names`.
         network: the description.
         training: what the run asks for.
         grid: the ranks, see `engine_grid`; None: this process alone.
@@ -60,8 +48,7 @@ def make_engine(name: str, network: Network, training: Training, grid: Grid | No
     check_options(name, training.options)
     grid = grid or Grid.alone()
     _check_launcher(name, grid.world)
-    alone, on_ranks = _named(name)
-    kind = alone if grid.world.size == 1 else on_ranks
+    kind = engine_class(name) if grid.world.size == 1 else class_over_ranks(name)
     return kind(name, network, training, grid)
 
 
@@ -70,7 +57,7 @@ def engine_grid(name: str, world: Communicator, n_replicas: int = 0, n_shards: i
 
     Errors: `ConfigError` for ranks that the engine does not run on, and where replicas × shards are not the ranks.
     """
-    kind = _named(name)[0]
+    kind = engine_class(name)
     _check_launcher(name, world)
     grid = make_grid(world, 0 if kind.makes_replicas else n_replicas, n_shards)
     if grid.n_shards > 1 and not kind.takes_shards:
@@ -81,62 +68,41 @@ def engine_grid(name: str, world: Communicator, n_replicas: int = 0, n_shards: i
     return grid
 
 
-def check_options(name: str, options: Options, where: str = "") -> None:
+def check_options(name: str, options: Mapping[str, Any], place: str = "{}:") -> None:
     """`ConfigError` for an option that the engine does not read, or a value that no engine takes.
 
     Args:
-        where: stands before the names of options in a message, such as "train.".
+        place: for the message, with {} where the option's name goes, such as "train.{}:".
     """
-    kind = _named(name)[0]
-    for field in fields(Options):
-        value = getattr(options, field.name)
-        if kind.takes(field.name, value):
-            continue
-        readers = [other for other in NAMES if ENGINES[other][0].takes(field.name, value)]
-        if not readers:
-            of_all = [v for other, _ in ENGINES.values() for v in other.reads.get(field.name) or ()]
-            values = dict.fromkeys([field.default, *of_all])
-            raise ConfigError(f"{where}{field.name}: is {value!r}; allowed: {', '.join(map(str, values))}")
-        raise ConfigError(
-            f"{where}{field.name}: is {value!r} with backend {name!r}; "
-            f"only backend {' or '.join(map(repr, readers))} reads it; remove it, or change the backend"
-        )
-    kind.check_options(options, where)
+    registry.check_options(name, options, place)
+    kind = engine_class(name)
+    kind.check_options(kind.Options(**options_for(name, options)), place)
 
 
-def options_for(name: str, options: Options) -> Options:
-    """The same options without those that the engine does not read."""
-    kind = _named(name)[0]
-    defaults: dict[str, Any] = {
-        f.name: f.default for f in fields(Options) if not kind.takes(f.name, getattr(options, f.name))
-    }
-    return replace(options, **defaults)
-
-
-def engine_class(name: str) -> type[Engine]:
-    """The engine of a name on one rank: what it reads and supports."""
-    return _named(name)[0]
+def options_to_evaluate(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a run that its trained network is evaluated with."""
+    return {option: value for option, value in options.items() if option not in engine_class(name).only_trains}
 
 
 def on_host(name: str) -> str:
     """The engine that runs the networks of this one layer by layer, on any machine."""
-    return _named(name)[0].on_host or name
+    return engine_class(name).on_host or name
 
 
 def samples_of_rank(name: str, batch: int, n_ranks: int) -> int:
     """See `Engine.samples_of_rank`."""
-    return _named(name)[0].samples_of_rank(batch, n_ranks)
+    return engine_class(name).samples_of_rank(batch, n_ranks)
 
 
 def replicas_count(name: str) -> bool:
     """Whether the last bits of weights depend on the number of replicas."""
-    return _named(name)[0].makes_replicas
+    return engine_class(name).makes_replicas
 
 
 def set_threads(
     name: str,
     n_threads: int,
-    options: Options | None = None,
+    options: Mapping[str, Any] | None = None,
     ranks_on_host: int = 1,
 ) -> None:
     """Worker threads of the engine, in this process; 0: all cores, shared by the ranks of this host.
@@ -145,7 +111,8 @@ def set_threads(
     is small: less than starting its threads again after every pass (host/src/machine/openmp.h); and the sums of its reductions
     depend on their number. Convolutions are PyTorch's, on threads of ours (sparsesnn/engines/dense/pieces.py).
     """
-    by_torch = _named(name)[0].uses_torch_threads(options or Options())
+    kind = engine_class(name)
+    by_torch = kind.uses_torch_threads(kind.Options(**options_for(name, options or {})))
     torch.set_num_threads((n_threads or ALL_TORCH_THREADS) if by_torch else 1)
     mine = len(os.sched_getaffinity(0))
     if mine == os.cpu_count():  # else the launcher bound this rank to cores of its own
@@ -154,25 +121,19 @@ def set_threads(
         set_num_threads(n_threads or mine)
 
 
-def _named(name: str) -> tuple[type[Engine], type[Engine]]:
-    if name not in ENGINES:
-        raise ConfigError(f"backend: is {name!r}; allowed: {', '.join(NAMES)}")
-    return ENGINES[name]
-
-
 def _check_launcher(name: str, world: Communicator) -> None:
     """`ConfigError` for ranks that the engine does not run on, and for replicas of PopRun that it would leave out."""
-    kind = _named(name)[0]
+    kind = engine_class(name)
     given = find_replicas(os.environ)
     if given is not None and given.own > 1 and not kind.makes_replicas:
         raise ConfigError(
             f"train.backend: is {name!r}, but PopRun gives this process {given.own} replicas (POPDIST_NUM_LOCAL_REPLICAS), "
-            f"which need IPUs; take backend {' or '.join(repr(x) for x in NAMES if ENGINES[x][0].makes_replicas)}, or start "
+            f"which need IPUs; take backend {' or '.join(repr(x) for x in registry.classes() if engine_class(x).makes_replicas)}, or start "
             "with mpirun (sparsesnn launch without --num-replicas)"
         )
     if world.size == 1 or world.launcher in kind.launchers_of(name):
         return
-    starters = {other: kind.launchers_of(other) for other, (kind, _) in ENGINES.items()}
+    starters = {other: kind.launchers_of(other) for other, kind in registry.classes().items()}
     allowed = [f"{other!r} on ranks of {' or '.join(found)}" for other, found in starters.items() if found]
     raise ConfigError(
         f"train.backend: is {name!r} on {world.size} ranks of {world.launcher}; allowed: {', '.join(allowed)}, others on "
@@ -181,11 +142,9 @@ def _check_launcher(name: str, world: Communicator) -> None:
 
 
 __all__ = [
-    "NAMES",
     "Batch",
     "Engine",
     "Objective",
-    "Options",
     "Step",
     "Training",
     "Updates",
@@ -193,8 +152,11 @@ __all__ = [
     "engine_class",
     "engine_grid",
     "make_engine",
+    "names",
     "on_host",
+    "options_class",
     "options_for",
+    "options_to_evaluate",
     "replicas_count",
     "samples_of_rank",
     "set_threads",

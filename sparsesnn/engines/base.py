@@ -11,17 +11,18 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparsesnn.engines.dense import MODES
 from sparsesnn.engines.dropout import Dropout, Heard
 from sparsesnn.engines.objective import Objective, gather
 from sparsesnn.engines.optimizers import Updates
+from sparsesnn.engines.registry import options_for
+from sparsesnn.engines.runner import Runner
 from sparsesnn.engines.tensors import first_not_finite
 from sparsesnn.errors import NotFiniteError
 from sparsesnn.host.comm import Communicator, Grid
@@ -30,44 +31,22 @@ from sparsesnn.loss import decode
 from sparsesnn.network import Network
 from sparsesnn.options import option
 from sparsesnn.output import Output
-from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
 
 
-@dataclass(frozen=True)
-class Options:
-    """What a run may ask of single engines; an engine refuses an option that it does not read."""
-
-    weight_dtype: str = option(
+def weight_dtype(*others: str) -> Any:
+    """The option of engines that read weights rounded; `others`: the types that this one reads in addition to float32."""
+    return option(
         "float32",
         "how weights are read; those that learn stay float32. bfloat16 (cpu) or float16 (IPU): rounded, half the bytes. int8, int4 (cpu, "
         "dense): rounded to integers times a scale per receiving neuron",
-        choices=("float32", "bfloat16", "float16", *BITS),
+        choices=("float32", *others),
     )
-    dense_mode: str = option(
-        "auto", "how dense computes; auto: the fastest", choices=MODES, flag="dense-mode", metavar="MODE"
-    )
-    device: str = option("cpu", "of dense: cpu, cuda, cuda:0, …", flag="device", metavar="NAME")
-    precision: str = option(
-        "float32",
-        "of the products of dense: float32 or bfloat16; state, weights that learn and evaluation stay float32",
-        flag="precision",
-        metavar="P",
-    )
-    target: str = option(
-        "ipu-mk2:1x64",
-        "the IPUs of one replica, IPUs x tiles: ipu-mk2, ipu-mk2:1x64",
-        flag="target",
-        metavar="MACHINE",
-    )
-    keep_every: int = option(
-        1,
-        "of the IPU: potentials are kept of so many steps at a time and computed again for the others: less memory per tile, "
-        "more cycles, the same numbers; about the root of the steps needs least",
-        low=1,
-        high=1_000_000,
-        free=True,
-    )
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """Of an engine that reads none."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +60,7 @@ class Training:
         seed: of the initial weights.
         objective: the loss.
         updates: the optimizer.
-        options: for single engines.
+        options: of single engines, by name; those that are missing are defaults.
         replicas: of an engine that makes its replicas itself; 0: one.
         recurrence: how recurrent weights are drawn.
         dropout: of spikes, in training; `Batch.heard` draws them.
@@ -95,7 +74,7 @@ class Training:
     seed: int = 0
     objective: Objective = field(default_factory=Objective)
     updates: Updates = field(default_factory=Updates)
-    options: Options = field(default_factory=Options)
+    options: Mapping[str, Any] = field(default_factory=dict)
     replicas: int = 0
     dropout: Dropout = field(default_factory=Dropout)
     recurrence: Recurrence = field(default_factory=Recurrence)
@@ -155,12 +134,13 @@ class Engine(ABC):
     """One network on one kind of machine.
 
     Args:
-        name: of the engine, one of `sparsesnn.engines.NAMES`.
+        name: of the engine, one of `sparsesnn.engines.names()`.
         network: the description.
         training: what the run asks for.
         grid: the ranks, as replicas × shards. Every rank makes an engine, and calls its methods together with the others.
 
     Attributes:
+        options: of this engine, an instance of `Options`.
         model: the network as a `torch.nn.Module` of this process, with this rank's weights as of the last `weights`.
 
     Errors: `ConfigError` or `DescriptionError` for what the engine does not support, before anything runs.
@@ -168,8 +148,13 @@ class Engine(ABC):
 
     model: Any
 
-    #: the options that this engine reads, and the values that it takes; None: any value
-    reads: ClassVar[Mapping[str, Sequence[Any] | None]] = {}
+    #: the options that this engine reads, a frozen dataclass of `sparsesnn.options.option`; engines that share an option give it the same
+    #: name, type and default, and each the values that it takes as choices
+    Options: ClassVar[type] = NoOptions
+    #: those that a run reads only while it trains: where it is evaluated, they are defaults
+    only_trains: ClassVar[Sequence[str]] = ()
+    #: what runs layers for `Model` and `Layer`; None: the engine runs whole networks alone
+    runner: ClassVar[type[Runner] | None] = None
     #: what can start its ranks; none: it runs on one rank (`launchers_of` says it by the engine's name)
     launchers: ClassVar[Sequence[str]] = ()
     #: whether ranks can share the neurons of a replica
@@ -184,20 +169,19 @@ class Engine(ABC):
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         self.check(name, network, training)
         self.name, self.network, self.training, self.grid = name, network, training, grid
+        self.options = self.Options(**options_for(name, training.options))
 
     # ---- what it supports --------------------------------------------------------------------------------------
 
     @classmethod
-    def takes(cls, option: str, value: Any) -> bool:
-        """Whether the engine reads this value of an option; a default is always fine."""
-        default = {f.name: f.default for f in fields(Options)}[option]
-        values = cls.reads.get(option, ())
-        return bool(value == default or values is None or value in values)
+    def check_options(cls, options: Any, place: str) -> None:
+        """`ConfigError` for a value that its choices let pass.
 
-    @classmethod
-    @abstractmethod
-    def check_options(cls, options: Options, where: str) -> None:
-        """`ConfigError` for a value that `takes` lets pass; `where` stands before the names of options."""
+        Args:
+            options: an instance of `Options`.
+            place: for the message, with {} where the option's name goes.
+        """
+        return
 
     @classmethod
     @abstractmethod
@@ -205,7 +189,7 @@ class Engine(ABC):
         """`ConfigError` or `DescriptionError` that names the part of the network or the setting that is not supported."""
 
     @classmethod
-    def uses_torch_threads(cls, options: Options) -> bool:
+    def uses_torch_threads(cls, options: Any) -> bool:
         """Whether PyTorch does the bulk of the work; else it runs on one thread, next to those of the engine."""
         return False
 

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
-from torch.nn.utils import parametrize
 
-from sparsesnn.engines.cpu.chain import Chain
-from sparsesnn.engines.cpu.layer import Snapshot
-from sparsesnn.engines.cpu.one_call import any_hooks
-from sparsesnn.engines.dense import DenseSpikes
-from sparsesnn.errors import NumericError, ShapeError
+from sparsesnn.errors import ShapeError
 from sparsesnn.output import LayerState, Output, check_state
-from sparsesnn.parameters import computed_by
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.wording import count
+
+if TYPE_CHECKING:
+    from sparsesnn.engines.dense import DenseSpikes
 
 
 class LiveModel:
@@ -36,19 +30,9 @@ class LiveModel:
 
     def __init__(self, model: Any) -> None:
         self.reset()
-        self._chain: Chain | None = None
-        if model.backend != "cpu":
-            self._model = copy.deepcopy(model).eval()
-            return
-        layers = nn.ModuleDict()
-        with model.settled():
-            for name, layer in model.layers.items():
-                layers[name] = _still(name, layer)
-        self._model = copy.copy(model)
-        self._model._modules = {**model._modules, "layers": layers}
-        self._model.eval()
-        if not any_hooks([model]) and Chain.fits(model.network, dict(layers)):
-            self._chain = Chain(model.network, dict(layers))
+        self._model = model.runner.still(model)
+        self._call = self._model.runner.live_call(self._model)
+        self._n_input = model.network.populations[model.source].n
 
     @property
     def state(self) -> Mapping[str, LayerState] | None:
@@ -62,13 +46,13 @@ class LiveModel:
 
     def __call__(self, spikes: SpikeBatch | DenseSpikes) -> Output:
         """Runs the next T steps of B samples; B is that of the first call."""
-        if isinstance(spikes, (SpikeBatch, DenseSpikes)) and self._n_samples not in (None, spikes.n_samples):
+        if hasattr(spikes, "n_samples") and self._n_samples not in (None, spikes.n_samples):
             raise ShapeError(
                 f"live: {count(spikes.n_samples, 'sample')} cannot go on where {self._n_samples} ended; begin again with reset()"
             )
         with torch.no_grad():
-            if self._chain and isinstance(spikes, SpikeBatch) and spikes.n_neurons == self._chain.n_input:
-                output = self._chain(spikes, self.state)
+            if self._call and isinstance(spikes, SpikeBatch) and spikes.n_neurons == self._n_input:
+                output: Output = self._call(spikes, self.state)
             else:
                 output = self._model(spikes, self.state)
         self._state, self._n_samples = output.state, spikes.n_samples
@@ -79,34 +63,9 @@ class LiveModel:
         self.state = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles: a copy makes its own chain."""
-        return {**self.__dict__, "_chain": self._chain is not None}
+        """For copies and pickles: a copy makes its own call."""
+        return {**self.__dict__, "_call": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        network, layers = self._model.network, dict(self._model.layers)
-        self._chain = Chain(network, layers) if state["_chain"] else None
-
-
-def _still(name: str, layer: Any) -> Any:
-    """A layer as it is now. It shares the weights, of which the engine reads the shapes alone."""
-    still = copy.copy(layer)
-    # PyTorch computes nothing here: neither a parametrization, which is a property of the class, nor a hook before the pass
-    still.__class__ = parametrize.type_before_parametrizations(layer)
-    still._modules = {k: x for k, x in layer._modules.items() if k != "parametrizations"}
-    still._forward_pre_hooks = OrderedDict((k, h) for k, h in layer._forward_pre_hooks.items() if not computed_by(h))
-    weights = {c.name for c in layer.incoming}
-    for kind in ("_parameters", "_buffers"):
-        tensors = getattr(layer, kind).items()
-        setattr(still, kind, {k: x if x is None or k in weights else x.detach().clone() for k, x in tensors})
-    for k in layer.computed:
-        still.__dict__.pop(k, None)
-        still._buffers[k] = layer.tensor(k).detach()
-    training, layer.training = layer.training, False  # its numbers are those of evaluation
-    try:
-        still.snapshot = Snapshot.of(layer)
-    except NumericError as error:
-        raise NumericError(f"{name}: {error}") from None
-    finally:
-        layer.training = training
-    return still
+        self._call = self._model.runner.live_call(self._model)

@@ -11,22 +11,15 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from sparsesnn.arguments import named
-from sparsesnn.engines import dense
-from sparsesnn.engines.arrival import arriving
-from sparsesnn.engines.cpu.layer import run_layer
-from sparsesnn.engines.cpu.one_call import OneCall, any_hooks, fits_one_call
-from sparsesnn.engines.cpu.wiring import Wiring
-from sparsesnn.engines.dense import DenseSpikes, SpikesByName
 from sparsesnn.engines.dropout import Heard, heard_by
 from sparsesnn.engines.layer_inputs import layer_sources
 from sparsesnn.engines.live import LiveModel
-from sparsesnn.engines.pooling import pooled
-from sparsesnn.engines.ranks.parts import AT_ONCE, Parts, WholeSpikes
+from sparsesnn.engines.registry import make_runner
+from sparsesnn.engines.runner import Runner, as_tensor
 from sparsesnn.engines.watch import Watch
 from sparsesnn.errors import DescriptionError, NumericError, ShapeError
 from sparsesnn.first_order import check_transforms
 from sparsesnn.host.comm import Grid
-from sparsesnn.in_lists import check_in_lists
 from sparsesnn.layers import LI, Population
 from sparsesnn.network import Network
 from sparsesnn.options import plain
@@ -49,20 +42,16 @@ from sparsesnn.parameters import (
     incoming_of,
     uniform,
 )
-from sparsesnn.rotation import next_training_step, population_seed
-from sparsesnn.rounding import BITS
+from sparsesnn.rotation import population_seed
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.state_dicts import Loadable
 from sparsesnn.traces import Record, Traces, chosen_neurons, replay
 
 if TYPE_CHECKING:
-    from sparsesnn.engines.ranks.layer import Part
+    from sparsesnn.engines.dense import DenseSpikes
 
-BACKENDS = ("cpu", "dense")
-WEIGHT_DTYPES = ("float32", "bfloat16", *BITS)
-
-#: what travels between the layers of a model
-LayerInput = LayerOutput | DenseSpikes
+    #: what travels between the layers of a model
+    LayerInput = LayerOutput | DenseSpikes
 
 
 @named
@@ -82,8 +71,8 @@ class Layer(Loadable, PopulationModule):
             weights that learn stay float32; backend "cpu" only. "int8", "int4": they are read rounded to integers times a scale
             per receiving neuron, and the gradient passes to the float32 weights; see `sparsesnn.rounding`.
         generator: source of the random initial weights, U(±1/√n_pre); None: PyTorch's, which `torch.manual_seed` sets.
-        part: of ranks that share the population: what this one has of it, and how it runs; its parameters are those of its
-            neurons alone.
+        runner: of a model: what runs its layers; None: the engine of `backend` makes one.
+        part: of ranks that share the population: what this one has of it; its parameters are those of its neurons alone.
         room: where initial weights are drawn; one for all layers of a rank, or the heap is left in pieces.
 
     Parameters: `weights[k]` float32[n_pre_k, n], a row per source neuron, the recurrent one [n, n] last; in the
@@ -104,21 +93,16 @@ class Layer(Loadable, PopulationModule):
         history: int | None = None,
         weight_dtype: str = "float32",
         generator: torch.Generator | None = None,
-        part: Part | None = None,
+        runner: Runner | None = None,
+        part: Any = None,
         room: Tensor | None = None,
     ) -> None:
-        if weight_dtype not in WEIGHT_DTYPES:
-            raise DescriptionError(f"weight_dtype is {weight_dtype!r}; allowed: {', '.join(WEIGHT_DTYPES)}")
-        if weight_dtype == "bfloat16" and backend != "cpu":
-            raise DescriptionError(f"weight_dtype {weight_dtype!r} is for backend 'cpu'; backend is {backend!r}")
-        if backend not in BACKENDS:
-            raise DescriptionError(f"backend is {backend!r}; allowed: {', '.join(BACKENDS)}")
-        dense.check_mode(dense_mode, backend)
+        runner = runner or make_runner(backend, {"weight_dtype": weight_dtype, "dense_mode": dense_mode})
         connections = incoming(population, n_pre, delays)
-        if backend == "cpu":
-            check_in_lists(connections, f"backend {backend!r}")
-        own = (part.shards.begin, part.shards.end) if part else (0, population.n)
+        runner.check(connections)
+        own: tuple[int, int] = (part.shards.begin, part.shards.end) if part else (0, population.n)
         super().__init__(population, connections, uniform(generator, population.n, *own, room), own)
+        self.runner = runner
         self.part = part
         self.backend = backend
         self.weight_dtype = weight_dtype
@@ -164,18 +148,10 @@ class Layer(Loadable, PopulationModule):
         Returns: the output (lists or spikes; potentials for LI) and the state after the last step.
         """
         check_transforms("a layer")
-        sources = self.arrived(layer_sources(inputs, len(self.n_pre), type(self.population).__name__), state)
-        if self.backend == "dense":
-            return dense.run_layer(self, sources, state, packed=packed)
-        lists = [source for source in sources if isinstance(source, SpikeBatch)]
-        if len(lists) != len(sources):
-            raise ShapeError("Layer: backend 'cpu' reads spike lists but got a tensor; use SpikeBatch.from_dense")
-        training_step = state.training_step if state else next_training_step(self)
-        part: Part | None = self.part
-        if part is not None:
-            return part.run_layer(self, lists, training_step, first_sample)
-        heard = [pooled(x, pools) for x, pools in zip(lists, Wiring.of(self).pools_before, strict=True)]
-        return run_layer(self, heard, state, training_step)
+        sources = layer_sources(inputs, len(self.n_pre), type(self.population).__name__)
+        return self.runner.run_layer(
+            self, self.arrived(sources, state), state, packed=packed, first_sample=first_sample
+        )
 
     def arrived(self, sources: Sequence[LayerInput], state: LayerState | None) -> list[LayerInput]:
         """What sources of `forward` look like after axonal delays."""
@@ -187,9 +163,8 @@ class Layer(Loadable, PopulationModule):
 
     def delayed(self, c: Incoming, x: LayerInput, first_step: int = 0) -> LayerInput:
         """A sender's spikes, from `first_step` on, after the axonal delays of a connection, if it has any."""
-        if not c.axonal:
-            return x
-        return arriving(x, self.axonal_delays(c), between=self.between_steps(c), first_step=first_step, part=self.part)
+        found: LayerInput = self.runner.delayed(self, c, x, first_step) if c.axonal else x
+        return found
 
     def own_delayed(self, c: Incoming, sent: LayerInput, state: LayerState | None) -> tuple[LayerInput, int]:
         """The population's spikes after the axonal delays of a recurrent connection, those of the steps before them in front;
@@ -256,9 +231,10 @@ class Model(Loadable):
         self.backend = backend
         self.dense_mode = dense_mode
         self.weight_dtype = weight_dtype
-        self.parts = Parts(network, grid, backend) if grid else None
+        self.runner = make_runner(backend, {"weight_dtype": weight_dtype, "dense_mode": dense_mode}, network, grid)
         generator = torch.Generator("cpu").manual_seed(seed)
-        room = torch.empty(AT_ONCE, dtype=torch.float32, device="cpu") if grid else None
+        at_once = self.runner.numbers_drawn
+        room = torch.empty(at_once, dtype=torch.float32, device="cpu") if at_once else None
         self.layers = nn.ModuleDict()
         for name, population in receivers.items():
             layer = Layer(
@@ -269,13 +245,12 @@ class Model(Loadable):
                 history=network.history(name),
                 weight_dtype=weight_dtype,
                 generator=generator,
+                runner=self.runner,
                 part=self.parts.part(name) if self.parts else None,
                 room=room,
             )
             layer.rotation_seed = population_seed(seed, list(network.populations).index(name))
             self.layers[name] = layer
-        self.fits_one_call = backend == "cpu" and fits_one_call(network)
-        self.one_call: OneCall | None = None
         self.watch: Watch | None = None if grid else Watch(network)
 
     if TYPE_CHECKING:  # of `nn.Module` it returns Any
@@ -313,7 +288,8 @@ class Model(Loadable):
         check_transforms("a model")
         chosen = chosen_neurons(self.network, record) if record else {}
         self._check_input(spikes)
-        if self.parts and (state is not None or chosen):
+        over_ranks = self.parts is not None
+        if over_ranks and (state is not None or chosen):
             raise TypeError(
                 "A network over ranks takes no state and records nothing: run whole sequences, or chunks of them on one rank; "
                 "give the samples that other replicas run as first_sample=…"
@@ -325,15 +301,15 @@ class Model(Loadable):
             raise ShapeError(
                 f"Model: the state has no {missing[0]!r}; give the state of an output, output.state, or None"
             )
-        data = self._input(spikes)
+        first: Any = next(iter(self.layers.values()))
+        data = self.runner.read(spikes, first.like)
         traces: dict[str, Traces] = {}
-        plain = not (past or chosen or heard or self.parts)
-        if plain and isinstance(data, SpikeBatch) and (call := self._one_call(data)):
-            outputs, states = call.run(data)
+        plain = not (past or chosen or heard)
+        if plain and (ran := self.runner.run_network(self, data)):
+            outputs, states = ran
         else:
-            packed = self.parts.packed(self.layers._modules) if self.parts else nullcontext()
             same_weights = parametrize.cached() if chosen else nullcontext()  # in traces as in the pass
-            with packed, same_weights:
+            with self.runner.layers_run(self.layers._modules), same_weights:
                 outputs, states, traces = self._layer_by_layer(data, past, chosen, heard, first_sample)
         output = self._output(outputs, states, past, traces)
         if self.watch and self.training and not past and torch.is_grad_enabled():
@@ -367,11 +343,10 @@ class Model(Loadable):
         self._check_input(spikes)
         if self.watch:
             self.watch.learns()
-        if self.parts and self.parts.reduction:
-            self.parts.reduction.begin(spikes.n_samples, first_sample)
-        call = self._one_call(spikes, self) if isinstance(spikes, SpikeBatch) and not heard else None
-        if call is not None and call.learns_alone() and isinstance(spikes, SpikeBatch):
-            value, output = call.learn(spikes, loss, self.depth, first_sample)
+        self.runner.begin_backward(spikes.n_samples, first_sample)
+        learned = None if heard else self.runner.learn(self, spikes, loss, first_sample)
+        if learned:
+            value, output = learned
             if self.watch:
                 self.watch.ran(spikes, output.activity)
         else:
@@ -382,20 +357,10 @@ class Model(Loadable):
             self.watch.learned(output.activity)
         return value.detach(), output
 
-    def _one_call(self, spikes: SpikeBatch, *watched: nn.Module) -> OneCall | None:
-        """All layers in one call of the engine; None where that cannot be, or somebody wants to see single layers or the modules
-        `watched`."""
-        layers = self.layers._modules
-        if self.backend != "cpu" or not self.fits_one_call or any_hooks((*watched, *layers.values())):
-            return None
-        call = OneCall.of(self.one_call, self.network, layers, spikes, self.parts)
-        if call is not self.one_call:  # to set an attribute of a module is slow
-            self.one_call = call
-        return call
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles: a copy makes its own call."""
-        return {**self.__dict__, "one_call": None}
+    @property
+    def parts(self) -> Any:
+        """How the network lies on ranks, see `sparsesnn.engines.ranks.parts.Parts`; None: this process has all of it."""
+        return self.runner.parts
 
     def _check_input(self, spikes: object) -> None:
         n_input = self.network.populations[self.source].n
@@ -413,17 +378,16 @@ class Model(Loadable):
         if depth := self.depth:
             source, data = self.source, outputs[self.source]
             before = past[source].history if source in past else None
-            given = data.to_dense() if isinstance(data, DenseSpikes) else data
+            given = data if isinstance(data, SpikeBatch) else as_tensor(data)
             states[source] = LayerState(history=last_steps(before, given, depth))
         last = outputs[self.network.output]
         readout = isinstance(self.network.populations[self.network.output], LI)
         fired: dict[str, Any] = {
             k: v for k, v in outputs.items() if isinstance(self.network.populations[k], Population)
         }
-        packed = any(isinstance(x, DenseSpikes) for x in fired.values())
         return Output(
             potentials=last if readout and isinstance(last, Tensor) else None,
-            spikes=WholeSpikes(fired) if self.parts else SpikesByName(fired) if packed else fired,
+            spikes=self.runner.by_name(fired),
             state={} if self.parts else states,
             output=self.network.output,
             traces=traces,
@@ -458,8 +422,7 @@ class Model(Loadable):
 
     def finish_backward(self) -> None:
         """Over ranks: completes the sums over replicas."""
-        if self.parts and self.parts.reduction:
-            self.parts.reduction.finish()
+        self.runner.finish_backward()
 
     @contextmanager
     def settled(self) -> Iterator[None]:
@@ -486,24 +449,11 @@ class Model(Loadable):
 
     def readable(self, spikes: SpikeBatch) -> LayerOutput:
         """Spikes in the form that single layers read."""
-        return spikes if self.backend == "cpu" else spikes.to_dense()
-
-    def _input(self, spikes: SpikeBatch | DenseSpikes) -> LayerInput:
-        """The data in the form that the first layer reads fastest."""
-        if isinstance(spikes, DenseSpikes):
-            if self.backend == "cpu":
-                raise ShapeError("Model: backend 'cpu' reads spike lists but got DenseSpikes; give a SpikeBatch")
-            return spikes
-        if self.backend == "cpu":
-            return spikes
-        weight: Tensor = next(iter(self.layers.values())).like  # type: ignore[assignment]
-        if spikes.values is None and dense.choose_mode(self.dense_mode, weight.device, weight.dtype) == "fused":
-            return DenseSpikes.from_lists(spikes, weight.dtype, weight.device)
-        return spikes.to(weight.device).to_dense()
+        found: LayerOutput = self.runner.readable(spikes)
+        return found
 
 
 def _extend(before: LayerOutput, x: LayerInput, delay: int) -> LayerOutput:
     """`x` with the `delay` steps before it in front."""
-    if isinstance(x, DenseSpikes):
-        x = x.to_dense()
-    return join(steps_from(before, n_steps(before) - delay), x)
+    given = x if isinstance(x, SpikeBatch) else as_tensor(x)
+    return join(steps_from(before, n_steps(before) - delay), given)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sparsesnn.engines import optimizers
 from sparsesnn.engines import tensors as named
 from sparsesnn.engines.average import Average, evaluated_tensors
-from sparsesnn.engines.base import Batch, Engine, Options, Step, Training
+from sparsesnn.engines.base import Batch, Engine, Step, Training
 from sparsesnn.engines.objective import gather, sum_whole
 from sparsesnn.host.comm import Grid
 from sparsesnn.init import Recurrence, init_activity, init_recurrent
@@ -46,10 +46,6 @@ class TorchEngine(Engine):
         self.average = Average(self.model, ema) if ema else None
         self.factors = training.dropout.factors(network)
         self._learning: dict[str, Tensor] = {}  # parameters, while others are evaluated in their place
-
-    @classmethod
-    def check_options(cls, options: Options, where: str) -> None:
-        """Nothing beyond `takes`."""
 
     @classmethod
     def adam(cls, parameters: Any, **arguments: Any) -> torch.optim.Optimizer:
@@ -104,9 +100,9 @@ class TorchEngine(Engine):
         optimizers.clip(gradients.values(), norm, self.training.updates.clip_norm)
         return norm
 
-    @abstractmethod
     def _norm(self, gradients: Mapping[str, Tensor]) -> float:
         """The norm of all gradients of the whole network together."""
+        return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients.values()])))
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         """In what a training step computes products."""

@@ -22,11 +22,13 @@ class Machine:
         module: of the package, the compiled program.
         emulated: by this project.
         tiles: that a self-test takes.
+        poprun: whether PopRun can share it out over processes.
     """
 
     module: str
     emulated: bool = False
     tiles: int = 64
+    poprun: bool = False
 
 
 #: the emulated IPU, the SDK's own model of an IPU, and hardware
@@ -34,7 +36,7 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
     {
         "ipu-model": Machine("_ipu", emulated=True),
         "sdk-model": Machine("_ipu_sdk"),
-        "ipu": Machine("_ipu_sdk", tiles=1472),
+        "ipu": Machine("_ipu_sdk", tiles=1472, poprun=True),
     }
 )
 #: when the emulated machine looks for faults
@@ -46,7 +48,7 @@ def machine_arguments(
 ) -> tuple[Any, ...]:
     """Arguments of a compiled program that describe its machine; `poprun`: whether PopDist chooses the IPUs."""
     if not MACHINES[backend].emulated:
-        return "poprun" if poprun and backend == "ipu" else backend, codelets()
+        return "poprun" if poprun and MACHINES[backend].poprun else backend, codelets()
     if checks not in CHECKS:
         raise ConfigError(f"checks is {checks!r}; allowed: {', '.join(CHECKS)}")
     native.set_num_threads(num_threads())  # as the engine

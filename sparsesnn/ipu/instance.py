@@ -78,7 +78,7 @@ def find_instance(
             f"{count(given.ipus, 'IPU')} a replica (POPDIST_NUM_IPUS_PER_REPLICA); give a target of {given.ipus}, or poprun "
             f"--ipus-per-replica={target.devices}"
         )
-    if given.n_instances > 1 and backend != "ipu":
+    if given.n_instances > 1 and not MACHINES[backend].poprun:
         raise ConfigError(
             f"train.backend: is {backend!r} in {count(given.n_instances, 'instance')} of PopRun; "
             f"{'an emulated IPU' if MACHINES[backend].emulated else 'the model of an IPU'} adds up gradients in one process "

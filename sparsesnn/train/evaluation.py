@@ -15,7 +15,7 @@ from torch import Tensor
 from sparsesnn import engines
 from sparsesnn.config import Config
 from sparsesnn.config.tables import build
-from sparsesnn.engines import Batch, Engine, Options
+from sparsesnn.engines import Batch, Engine
 from sparsesnn.engines.average import evaluated_tensors
 from sparsesnn.engines.dropout import Dropout
 from sparsesnn.engines.module import Model
@@ -122,7 +122,7 @@ def load_run(
     if weights not in ("best", "last"):
         raise ConfigError(f"weights: is {weights!r}; allowed: best, last")
     if backend is not None and engines.on_host(backend) != backend:
-        allowed = ", ".join(name for name in engines.NAMES if engines.on_host(name) == name)
+        allowed = ", ".join(name for name in engines.names() if engines.on_host(name) == name)
         raise ConfigError(f"backend: is {backend!r}; allowed: {allowed}")
     path = Path(folder)
     store = CheckpointStore(path.parent if path.name == ckpt.NAME else path)
@@ -142,13 +142,13 @@ def load_run(
         raise CheckpointError(f"{store.path}: {files[0].file} is too small for its network; it belongs to another one")
     backend = backend or engines.on_host(config.train.backend)
     training = prepare.make_training(config, network, n_classes)
-    here = replace(training.options, device=Options.device, precision=Options.precision)
+    options = engines.options_to_evaluate(backend, training.options)
     where = str(store.folder / files[0].file)
     if integers is not None:
         given, where = read_integers(integers), str(integers)
-        here = replace(here, weight_dtype=given.weight_dtype)
+        options["weight_dtype"] = given.weight_dtype
         tensors = {f"model/{name}": tensor for name, tensor in given.tensors.items()}
-    engine = engines.make_engine(backend, network, replace(training, options=engines.options_for(backend, here)))
+    engine = engines.make_engine(backend, network, replace(training, options=engines.options_for(backend, options)))
     engine.load_weights(tensors, where)
     engine.start()
     epoch = progress.best_epoch if files is saved.best else progress.epoch

@@ -10,7 +10,6 @@ examples/loggers.py has two, for Weights & Biases and MLflow.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sparsesnn.config import Config
+from sparsesnn.engines.registry import is_installed
 from sparsesnn.errors import ConfigError
 from sparsesnn.train.report import optional
 
@@ -57,7 +57,7 @@ class Guarded:
 def make_loggers(config: Config, folder: Path) -> list[Guarded]:
     """The loggers that `train.loggers` names. Errors: `ConfigError` for one that no installed package offers."""
     names = [name.strip() for name in config.train.loggers.split(",") if name.strip()]
-    offered = {point.name: point for point in entry_points(group=GROUP) if _is_installed(point)} if names else {}
+    offered = {point.name: point for point in entry_points(group=GROUP) if is_installed(point)} if names else {}
     if missing := [name for name in names if name not in offered]:
         there = ", ".join(sorted(offered)) or "none"
         raise ConfigError(
@@ -79,13 +79,6 @@ def guarded(name: str, make: Callable[[], Logger]) -> list[Guarded]:
     with optional(name):
         made.append(Guarded(name, make()))
     return made
-
-
-def _is_installed(point: EntryPoint) -> bool:
-    """Not for packages of the current folder, which `python -m` searches first: anyone's data may lie there."""
-    if point.dist is None or not sys.path or Path(sys.path[0] or ".").absolute() != Path.cwd():
-        return True
-    return Path(str(point.dist.locate_file(""))).absolute() != Path.cwd()
 
 
 def close_all(loggers: Sequence[Guarded], result: Mapping[str, Any] | None) -> None:

@@ -49,5 +49,5 @@ def test_activities_without_meaning_are_refused() -> None:
 def test_nothing_to_time_is_refused() -> None:
     with pytest.raises(ConfigError, match="repeats is 0; give at least 1"):
         bench_step(SMALL, repeats=0)
-    with pytest.raises(ConfigError, match="weights in bfloat16 are of the engine; backend 'dense' has --precision"):
+    with pytest.raises(ConfigError, match="weight_dtype: is 'bfloat16' with backend 'dense'; only backend 'cpu'"):
         bench_step(replace(SMALL, weight_dtype="bfloat16"), "dense")

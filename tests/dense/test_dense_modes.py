@@ -393,5 +393,7 @@ def test_mode_is_chosen_by_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_modes_that_mean_nothing_are_refused() -> None:
     with pytest.raises(DescriptionError, match="dense_mode is 'slow'; allowed: auto, step, hoist, fused"):
         Model(parse_net("3-4-2"), backend="dense", dense_mode="slow")
-    with pytest.raises(DescriptionError, match="'fused', which has no effect with backend 'cpu'"):
+    with pytest.raises(
+        DescriptionError, match="dense_mode is 'fused' with backend 'cpu'; only backend 'dense' reads it"
+    ):
         Layer(LIF(3), 2, dense_mode="fused")

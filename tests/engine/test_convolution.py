@@ -30,7 +30,7 @@ from sparsesnn import (
     _core,
     parse_net,
 )
-from sparsesnn.engines.pooling import Pooled
+from sparsesnn.engines.cpu.pooling import Pooled
 from sparsesnn.errors import DescriptionError, NumericError
 from sparsesnn.output import Output
 from sparsesnn.partition import make_plan, parse_target

@@ -276,7 +276,7 @@ def test_dense_and_data_that_want_gradients_go_through_autograd(passes):
 
 def test_without_gradients_autograd_says_so():
     model, spikes = Model(parse_net("37-20-7"), seed=3), spikes_for(37)
-    assert model._one_call(spikes).learns_alone()
+    assert model.runner._one_call(model, spikes).learns_alone()
     losses = [lambda output: output.potentials.sum(), CrossEntropy(torch.arange(B), "max", 7)]
     for loss in losses:
         with torch.no_grad(), pytest.raises(RuntimeError, match="does not require grad"):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 
 from sparsesnn import _core
 from sparsesnn.delays import Delays
-from sparsesnn.engines import arrival
+from sparsesnn.engines.cpu.arrival import Move
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.partition.cpu.memory import GROUP_SAMPLES, rank_bytes, waiting_sums
@@ -96,10 +95,9 @@ def test_lists_that_axonal_delays_move(delays: Delays) -> None:
         )
         return rank_bytes(plan)[0]["moved lists"]
 
-    first = delays.first(n)
-    steps = np.floor(first).astype(np.int32)
+    first = torch.from_numpy(delays.first(n))
     spikes = SpikeBatch.from_dense(torch.ones(n_steps, batch, n))
-    moved = arrival._Move(spikes, steps, first - steps if delays.learn else None, 0, None).result
+    moved = Move(spikes, first, delays.learn, 0).result
     lists = sum(moved[name].nbytes for name in ("offsets", "n_spikes", "ids")) - 8  # one offset more than lists
     values, places = (
         4 * len(moved["ids"]),

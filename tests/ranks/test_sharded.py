@@ -418,7 +418,7 @@ def learn_with_hooks_of_rank_0(world: Communicator, case: Case, expected: Any) -
     spikes = case.spikes()[first:last]
     _, output = own.learn(spikes, lambda out: loss_of(out, first, case.n_samples), first_sample=first)
     own.finish_backward()
-    assert (own.one_call is None) == bool(seen) == (world.rank == 0)
+    assert (own.runner.one_call is None) == bool(seen) == (world.rank == 0)
     compare_step(case, expected, own, spikes, first, output)
 
 
@@ -431,10 +431,10 @@ def test_a_step_is_freed_without_a_search_for_circles(grid, net, one_call):
 
     def run(world: Communicator) -> list[Any]:
         own = Model(parse_net(net), grid=make_grid(world, *grid), seed=1)
-        own.fits_one_call = own.fits_one_call and one_call
+        own.runner.fits_one_call = own.runner.fits_one_call and one_call
         first = GROUP * own.parts.grid.replicas.rank
         _, output = own.learn(spikes, lambda out: out.potentials.sum(), first_sample=first)
-        assert (own.one_call is not None) == one_call
+        assert (own.runner.one_call is not None) == one_call
         own.finish_backward()
         return [weakref.ref(lists.ids) for lists in dict(output.spikes).values()]
 

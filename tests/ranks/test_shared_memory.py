@@ -146,7 +146,7 @@ def test_weights_change_between_passes(learns):
         assert list(model.parts.common.rooms) == [("hidden", "weight0"), ("hidden", "loop0")]
         _, output = model.learn(spikes_of(comm.rank), lambda out: out.potentials.sum(), first_sample=GROUP * comm.rank)
         model.finish_backward()
-        assert model.one_call is not None
+        assert model.runner.one_call is not None
         assert torch.equal(output.potentials, expected)
         with torch.no_grad():
             model.layers["hidden"].weights[0][20, 3] = torch.nan  # among the rows that replica 1 packs

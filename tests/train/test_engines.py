@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sparsesnn import engines
-from sparsesnn.engines import Batch, Engine, Objective, Options, Training, Updates, make_engine
+from sparsesnn.engines import Batch, Engine, Objective, Training, Updates, make_engine
 from sparsesnn.engines.objective import gather, sum_whole
 from sparsesnn.errors import ConfigError, DescriptionError, NotFiniteError, SpikeListError
 from sparsesnn.host.comm import Communicator, Grid, Local, make_grid, simulate
@@ -214,37 +214,37 @@ def test_clipping_scales_all_gradients_to_the_norm(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("gpu", Options(), "backend: is 'gpu'; allowed: cpu, dense, ipu-model, ipu"),
+        ("gpu", {}, "backend: is 'gpu'; allowed: cpu, dense, ipu-model, ipu"),
         (
             "cpu",
-            Options(keep_every=3),
+            {"keep_every": 3},
             "keep_every: is 3 with backend 'cpu'; only backend 'ipu-model' or 'ipu' reads it",
         ),
         (
             "dense",
-            Options(target="ipu-mk2"),
+            {"target": "ipu-mk2"},
             "target: is 'ipu-mk2' with backend 'dense'; only .*'ipu' reads it; remove it",
         ),
-        ("ipu", Options(weight_dtype="bfloat16"), "weight_dtype: is 'bfloat16' .* only backend 'cpu' reads it"),
-        ("cpu", Options(weight_dtype="int3"), "weight_dtype: is 'int3'; allowed: float32, bfloat16"),
-        ("cpu", Options(precision="bfloat16"), "precision: is 'bfloat16' with backend 'cpu'; only backend 'dense'"),
-        ("dense", Options(precision="float16"), "precision: is 'float16', whose small gradients .* use 'bfloat16'"),
-        ("dense", Options(precision="fp8"), "precision: is 'fp8'; allowed: float32, bfloat16"),
-        ("dense", Options(device="gpu"), "device: is 'gpu'; allowed: cpu, cuda"),
-        ("ipu-model", Options(target="cpu:4"), "target: is 'cpu:4'; give an IPU"),
-        ("ipu", Options(), "backend 'ipu' needs the Poplar SDK"),
+        ("ipu", {"weight_dtype": "bfloat16"}, "weight_dtype: is 'bfloat16' .* only backend 'cpu' reads it"),
+        ("cpu", {"weight_dtype": "int3"}, "weight_dtype: is 'int3'; allowed: float32, bfloat16"),
+        ("cpu", {"precision": "bfloat16"}, "precision: is 'bfloat16' with backend 'cpu'; only backend 'dense'"),
+        ("dense", {"precision": "float16"}, "precision: is 'float16', whose small gradients .* use 'bfloat16'"),
+        ("dense", {"precision": "fp8"}, "precision: is 'fp8'; allowed: float32, bfloat16"),
+        ("dense", {"device": "gpu"}, "device: is 'gpu'; allowed: cpu, cuda"),
+        ("ipu-model", {"target": "cpu:4"}, "target: is 'cpu:4'; give an IPU"),
+        ("ipu", {}, "backend 'ipu' needs the Poplar SDK"),
     ],
 )
-def test_options_that_an_engine_does_not_read(name: str, options: Options, message: str) -> None:
+def test_options_that_an_engine_does_not_read(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_engine(name, parse_net("11-9-3"), replace(TRAINING, options=options))
 
 
 def test_options_for_another_engine_are_left_out() -> None:
-    options = Options("bfloat16", dense_mode="hoist", precision="bfloat16")
-    assert engines.options_for("dense", options) == Options(dense_mode="hoist", precision="bfloat16")
-    assert engines.options_for("cpu", options) == Options("bfloat16")
-    assert [engines.on_host(name) for name in engines.NAMES] == ["cpu", "dense", "cpu", "cpu"]
+    options = {"weight_dtype": "bfloat16", "dense_mode": "hoist", "precision": "bfloat16"}
+    assert engines.options_for("dense", options) == {"dense_mode": "hoist", "precision": "bfloat16"}
+    assert engines.options_for("cpu", options) == {"weight_dtype": "bfloat16"}
+    assert [engines.on_host(name) for name in engines.names()] == ["cpu", "dense", "cpu", "cpu"]
 
 
 def test_spikes_with_values_are_for_engines_whose_lists_carry_them() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -13,23 +13,35 @@ import torch
 from torch import Tensor, nn
 
 from sparsesnn.adam import Adam, AdamW
-from sparsesnn.engines.base import Batch, Step, Training
-from sparsesnn.engines.module import WEIGHT_DTYPES, Model
+from sparsesnn.engines.base import Batch, Step, Training, weight_dtype
+from sparsesnn.engines.cpu.runner import CpuRunner
+from sparsesnn.engines.module import Model
 from sparsesnn.engines.optimizers import make_optimizer
+from sparsesnn.engines.runner import Runner
 from sparsesnn.engines.torch_engine import TorchEngine
 from sparsesnn.host.comm import Grid
 from sparsesnn.in_lists import check_in_lists
 from sparsesnn.network import Network
 from sparsesnn.output import Output
+from sparsesnn.rounding import BITS
 
 #: dense products are faster when more than this share of the senders fires in each step (docs/speed.md)
 BUSY = 0.5
 
 
+@dataclass(frozen=True)
+class CpuOptions:
+    """What the engine reads."""
+
+    weight_dtype: str = weight_dtype("bfloat16", *BITS)
+
+
 class CpuEngine(TorchEngine):
     """Spike lists, tiles of neurons, all cores. Bit-equal over threads, instruction sets, ranks and repeats."""
 
-    reads: ClassVar[Mapping[str, Sequence[Any] | None]] = {"weight_dtype": WEIGHT_DTYPES}
+    Options = CpuOptions
+    options: CpuOptions
+    runner: ClassVar[type[Runner] | None] = CpuRunner
     launchers: ClassVar[Sequence[str]] = ("mpirun", "poprun")
     takes_shards = True
     counts_phases = True
@@ -48,7 +60,7 @@ class CpuEngine(TorchEngine):
         check_in_lists(network.connections, f"backend {name!r}")
 
     def _make_model(self) -> nn.Module:
-        return Model(self.network, seed=self.training.seed, weight_dtype=self.training.options.weight_dtype)
+        return Model(self.network, seed=self.training.seed, weight_dtype=self.options.weight_dtype)
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         updates = self.training.updates

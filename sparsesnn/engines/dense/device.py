@@ -14,20 +14,16 @@ from sparsesnn.errors import ConfigError
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
-def find_device(text: str, backend: str = "dense") -> torch.device:
+def find_device(text: str) -> torch.device:
     """`"cpu"`, `"cuda"` (the current one) or `"cuda:1"` as a device that is there.
 
-    Errors: `ConfigError` for another name, for CUDA with another backend than dense, and where there is no such device.
+    Errors: `ConfigError` for another name, and where there is no such device.
     """
     kind, colon, number = text.partition(":")
     if text != "cpu" and (kind != "cuda" or (colon and not number.isdecimal())):
         raise ConfigError(f"device: is {text!r}; allowed: cpu, cuda, cuda:0, cuda:1, …")
     if kind == "cpu":
         return torch.device("cpu")
-    if backend != "dense":
-        raise ConfigError(
-            f"device: is {text!r} with backend {backend!r}, which runs on the processor; use device cpu, or backend dense"
-        )
     if not torch.cuda.is_available():
         why = "was built without CUDA" if torch.version.cuda is None else "finds no CUDA device (driver, visibility?)"
         raise ConfigError(f"device: is {text!r}, but this PyTorch ({torch.__version__}) {why}; use device cpu")
@@ -37,12 +33,10 @@ def find_device(text: str, backend: str = "dense") -> torch.device:
     return torch.device("cuda", int(number) if number else torch.cuda.current_device())
 
 
-def check_precision(precision: str, backend: str, dense_mode: str = "auto") -> None:
-    """`ConfigError` for a precision that does not exist, or that has no effect."""
+def check_precision(precision: str, place: str = "{}:") -> None:
+    """`ConfigError` for a precision that does not exist; `place`: for the message, with {} where the option's name goes."""
     if precision not in PRECISIONS:
-        raise ConfigError(f"precision: is {precision!r}; allowed: {', '.join(PRECISIONS)}")
-    if precision != "float32" and backend != "dense":
-        raise ConfigError(f"precision: is {precision!r} with backend {backend!r}; only backend 'dense' reads it")
+        raise ConfigError(f"{place.format('precision')} is {precision!r}; allowed: {', '.join(PRECISIONS)}")
 
 
 def autocast(device: torch.device, precision: str) -> Any:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from sparsesnn.engines.base import Batch, Options, Training
+from sparsesnn.engines.base import Batch, Training, weight_dtype
 from sparsesnn.engines.dense import MODES, products_are_ours
-from sparsesnn.engines.dense.device import PRECISIONS, autocast, find_device, use_precision
+from sparsesnn.engines.dense.device import autocast, check_precision, find_device, use_precision
 from sparsesnn.engines.dense.replicas import Replicated
+from sparsesnn.engines.dense.runner import DenseRunner
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.optimizers import make_optimizer
 from sparsesnn.engines.torch_engine import TorchEngine
@@ -21,32 +22,47 @@ from sparsesnn.host.comm import Grid
 from sparsesnn.host.comm.torch_group import TorchGroup
 from sparsesnn.layers import Population
 from sparsesnn.network import Network
+from sparsesnn.options import option
 from sparsesnn.output import Output
 from sparsesnn.rounding import BITS
+
+
+@dataclass(frozen=True)
+class DenseOptions:
+    """What the engine reads."""
+
+    weight_dtype: str = weight_dtype(*BITS)
+    dense_mode: str = option(
+        "auto", "how dense computes; auto: the fastest", choices=MODES, flag="dense-mode", metavar="MODE"
+    )
+    device: str = option("cpu", "of dense: cpu, cuda, cuda:0, …", flag="device", metavar="NAME")
+    precision: str = option(
+        "float32",
+        "of the products of dense: float32 or bfloat16; state, weights that learn and evaluation stay float32",
+        flag="precision",
+        metavar="P",
+    )
 
 
 class DenseEngine(TorchEngine):
     """The baseline; over ranks of torchrun by DistributedDataParallel, replicas only."""
 
-    reads: ClassVar[Mapping[str, Sequence[Any] | None]] = {
-        "dense_mode": MODES,
-        "device": None,
-        "precision": PRECISIONS,
-        "weight_dtype": ("float32", *BITS),
-    }
+    Options = DenseOptions
+    options: DenseOptions
+    only_trains = ("device", "precision")
+    runner = DenseRunner
     launchers = ("torchrun",)
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
-        self.device = find_device(training.options.device)
-        use_precision(self.device, training.options.precision)
         super().__init__(name, network, training, grid)
         self.replicated: Replicated | None = None
 
     @classmethod
-    def check_options(cls, options: Options, where: str) -> None:
+    def check_options(cls, options: DenseOptions, place: str) -> None:
+        check_precision(options.precision, place)
         if options.precision == "float16":
             raise ConfigError(
-                f"{where}precision: is 'float16', whose small gradients become 0 without a scaled loss; use 'bfloat16'"
+                f"{place.format('precision')} is 'float16', whose small gradients become 0 without a scaled loss; use 'bfloat16'"
             )
 
     @classmethod
@@ -59,11 +75,13 @@ class DenseEngine(TorchEngine):
                 )
 
     @classmethod
-    def uses_torch_threads(cls, options: Options) -> bool:
+    def uses_torch_threads(cls, options: DenseOptions) -> bool:
         return not (options.dense_mode in ("auto", "fused") and products_are_ours())
 
     def _make_model(self) -> nn.Module:
-        options = self.training.options
+        options = self.options
+        self.device = find_device(options.device)
+        use_precision(self.device, options.precision)
         model = Model(
             self.network,
             backend="dense",
@@ -88,12 +106,8 @@ class DenseEngine(TorchEngine):
         return output
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        context: contextlib.AbstractContextManager[Any] = autocast(self.device, self.training.options.precision)
+        context: contextlib.AbstractContextManager[Any] = autocast(self.device, self.options.precision)
         return context
-
-    def _norm(self, gradients: Mapping[str, Tensor]) -> float:
-        norms = torch.stack([torch.linalg.vector_norm(g) for g in gradients.values()])
-        return float(torch.linalg.vector_norm(norms))
 
     def _totals(self, output: Output, n: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
         replicas = self.grid.replicas

@@ -72,15 +72,10 @@ def run_layer(
     return out, LayerState(states, history, step)
 
 
-def check_mode(mode: str, backend: str) -> None:
-    """`DescriptionError` for a mode that does not exist, or that has no effect because the backend is another."""
+def check_mode(mode: str) -> None:
+    """`DescriptionError` for a mode that does not exist."""
     if mode not in MODES:
         raise DescriptionError(f"dense_mode is {mode!r}; allowed: {', '.join(MODES)}")
-    if mode != "auto" and backend != "dense":
-        raise DescriptionError(
-            f"dense_mode is {mode!r}, which has no effect with backend {backend!r}; "
-            "leave it at 'auto', or use backend='dense'"
-        )
 
 
 def choose_mode(mode: str, device: torch.device, dtype: torch.dtype) -> str:

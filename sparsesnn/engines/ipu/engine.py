@@ -6,18 +6,20 @@ import copy
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsesnn.engines.base import Batch, Options, Step, Training, totals_over
-from sparsesnn.engines.cpu.engine import CpuEngine
+from sparsesnn.adam import Adam, AdamW
+from sparsesnn.engines.base import Batch, Step, Training, totals_over, weight_dtype
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.objective import gather, sum_whole
+from sparsesnn.engines.optimizers import make_optimizer
+from sparsesnn.engines.torch_engine import TorchEngine
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Grid
 from sparsesnn.host.comm.environment import find_replicas
@@ -25,12 +27,12 @@ from sparsesnn.ipu import IpuProgram, Optimizer, Regularizer
 from sparsesnn.ipu.backends import MACHINES, native_module
 from sparsesnn.ipu.cycles import Cycles, compare_cycles
 from sparsesnn.ipu.instance import Instance, find_instance
+from sparsesnn.ipu.planned import ipu_target, make_program, slots_for
 from sparsesnn.ipu.spec import check_network
 from sparsesnn.layers import LI, Population
 from sparsesnn.network import Network
+from sparsesnn.options import option
 from sparsesnn.output import Output
-from sparsesnn.partition.planner import MIN_CAPACITY, make_plan
-from sparsesnn.partition.target import parse_target
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.wording import count
 
@@ -42,7 +44,28 @@ LIST_ROOM = 2.0
 _CAPACITY = "ipu/capacity"
 
 
-class IpuEngine(CpuEngine):
+@dataclass(frozen=True)
+class IpuOptions:
+    """What the engine reads."""
+
+    weight_dtype: str = weight_dtype("float16")
+    target: str = option(
+        "ipu-mk2:1x64",
+        "the IPUs of one replica, IPUs x tiles: ipu-mk2, ipu-mk2:1x64",
+        flag="target",
+        metavar="MACHINE",
+    )
+    keep_every: int = option(
+        1,
+        "of the IPU: potentials are kept of so many steps at a time and computed again for the others: less memory per tile, "
+        "more cycles, the same numbers; about the root of the steps needs least",
+        low=1,
+        high=1_000_000,
+        free=True,
+    )
+
+
+class IpuEngine(TorchEngine):
     """Loss, gradients and optimizer on the device; weights and moments come to the host where a checkpoint needs them.
 
     The program is built with the first batch, for its number of steps and the longest of its lists. A batch that does
@@ -51,19 +74,15 @@ class IpuEngine(CpuEngine):
     is dropped as long as lists fit, and a run means what it means on the CPU; the first dropped spike is reported.
 
     Attributes:
-        model, optimizer: of the engine `cpu`; they keep weights and moments while the device does not.
+        model, optimizer: on the host, where the engine `on_host` runs the model; they keep weights and moments while the device does not.
         capacity: of the populations whose lists were measured, their slots.
         cycles: on the emulated machine, of the first training step.
     """
 
     model: Model
-    reads: ClassVar[Mapping[str, Sequence[Any] | None]] = {
-        "weight_dtype": ("float32", "float16"),
-        "target": None,
-        "keep_every": None,
-    }
+    Options = IpuOptions
+    options: IpuOptions
     launchers = ("poprun",)
-    takes_shards = False
     makes_replicas = True
     on_host = "cpu"
 
@@ -73,8 +92,6 @@ class IpuEngine(CpuEngine):
             u.name, u.lr, u.weight_decay, u.momentum if u.name == "sgd" else 0.0, u.beta1, u.beta2, u.eps, u.clip_norm
         )
         self.regularizer = Regularizer(o.lower, o.upper, o.strength_lower, o.strength_upper)
-        self.target = parse_target(training.options.target)
-        self.instance = find_instance(name, self.target, training.replicas)
         self.program: IpuProgram | None = None
         self.capacity: dict[str, int] = {}
         self._device_is_newer = False
@@ -83,9 +100,8 @@ class IpuEngine(CpuEngine):
         super().__init__(name, network, training, grid)
 
     @classmethod
-    def check_options(cls, options: Options, where: str) -> None:
-        if parse_target(options.target).kind != "ipu":
-            raise ConfigError(f"{where}target: is {options.target!r}; give an IPU, such as ipu-mk2:1x64 or ipu-mk2")
+    def check_options(cls, options: IpuOptions, place: str) -> None:
+        ipu_target(options.target, place)
 
     @classmethod
     def check(cls, name: str, network: Network, training: Training) -> None:
@@ -101,15 +117,21 @@ class IpuEngine(CpuEngine):
                 f"dropout: is {training.dropout}, which backend {name!r} does not do; remove it, or take backend cpu or dense"
             )
         updates = training.updates
-        for option in ("lr_factors", "weight_decays", "ema"):
-            if getattr(updates, option):
+        for what in ("lr_factors", "weight_decays", "ema"):
+            if getattr(updates, what):
                 raise ConfigError(
-                    f"optim.{option}: is {getattr(updates, option)!r}, which backend {name!r} does not do; remove it, or take "
+                    f"optim.{what}: is {getattr(updates, what)!r}, which backend {name!r} does not do; remove it, or take "
                     "backend cpu or dense"
                 )
 
     def _make_model(self) -> nn.Module:
-        return Model(self.network, seed=self.training.seed)
+        self.target = ipu_target(self.options.target)
+        self.instance = find_instance(self.name, self.target, self.training.replicas)
+        return Model(self.network, backend=self.on_host, seed=self.training.seed)
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        updates = self.training.updates
+        return make_optimizer(self.model, updates, AdamW if updates.name == "adamw" else Adam)
 
     # ---- capacities ----------------------------------------------------------------------------------------------
 
@@ -137,8 +159,7 @@ class IpuEngine(CpuEngine):
                 lists: Mapping[str, Any] = model(spikes).spikes
             longest = [max(k, _longest(lists[name])) for k, name in zip(longest, names, strict=True)]
         for name, k in zip(names, self._of_all_instances(longest), strict=True):
-            slots = max(MIN_CAPACITY, math.ceil(LIST_ROOM * k))
-            self.capacity[name] = min(self.network.populations[name].n, slots)
+            self.capacity[name] = slots_for(k, self.network.populations[name].n, LIST_ROOM)
         given = ", ".join(f"{name} {k:,} of {self.network.populations[name].n:,}" for name, k in self.capacity.items())
         return (
             f"{given} slots: {LIST_ROOM:g} times the longest list of {count(n_batches, 'batch')}; "
@@ -213,7 +234,7 @@ class IpuEngine(CpuEngine):
 
     @classmethod
     def launchers_of(cls, name: str) -> Sequence[str]:
-        return () if MACHINES[name].emulated else cls.launchers  # sums over processes are not emulated
+        return cls.launchers if MACHINES[name].poprun else ()  # sums over processes are not emulated
 
     @classmethod
     def samples_of_rank(cls, batch: int, n_ranks: int) -> int:
@@ -299,27 +320,19 @@ class IpuEngine(CpuEngine):
             self._pull()
             self.program = None  # frees its device, which the next program may need
         capacity = {**self.capacity, source: min(spikes.n_neurons, max(1, math.ceil(INPUT_ROOM * longest)))}
-        training, options = self.training, self.training.options
-        plan = make_plan(
-            self.network,
-            -(-training.batch // self.instance.total),
-            spikes.n_steps,
-            self.target,
-            max_activity=1.0,
-            capacity=capacity,
-            optimizer="sgd" if self.updates.kind == "sgd" else "adam",
-            weight_dtype="half" if options.weight_dtype == "float16" else "float32",
-            replicas=self.instance.total,
-            regularizes=self.regularizer.bounds,
-            keep_every=options.keep_every,
-        )
-        self.program = IpuProgram(
-            plan,
+        training = self.training
+        self.program = make_program(
             self.model,
+            self.target,
             self.updates,
+            machine=self.name,
+            batch=training.batch,
+            n_steps=spikes.n_steps,
+            capacity=capacity,
+            half_weights=self.options.weight_dtype == "float16",
+            keep_every=self.options.keep_every,
             decoding=training.decoding,
             n_classes=training.n_classes,
-            backend=self.name,
             label_smoothing=training.objective.label_smoothing,
             regularizer=self.regularizer,
             instance=self.instance,

@@ -12,6 +12,7 @@ from sparsesnn.engines.base import Batch, totals_over
 from sparsesnn.engines.cpu.engine import CpuEngine
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.ranks.parts import Parts, WholeSpikes
+from sparsesnn.engines.ranks.runner import RanksRunner
 from sparsesnn.engines.tensors import sha256
 from sparsesnn.output import Output
 
@@ -20,15 +21,15 @@ class RanksEngine(CpuEngine):
     """The engine `cpu` on the ranks of mpirun, with the bits of one rank."""
 
     model: Model
+    runner = RanksRunner
 
     @property
     def parts(self) -> Parts:
-        assert self.model.parts
-        return self.model.parts
+        parts: Parts = self.model.parts
+        return parts
 
     def _make_model(self) -> nn.Module:
-        options = self.training.options
-        return Model(self.network, seed=self.training.seed, weight_dtype=options.weight_dtype, grid=self.grid)
+        return Model(self.network, seed=self.training.seed, weight_dtype=self.options.weight_dtype, grid=self.grid)
 
     def run(self, batch: Batch) -> Output:
         output: Output = self.model(batch.spikes, first_sample=batch.first_sample, heard=batch.heard)

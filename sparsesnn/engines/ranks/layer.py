@@ -19,8 +19,8 @@ from torch import Tensor
 
 from sparsesnn import _core
 from sparsesnn.engines.cpu.layer import Pass, engine_lists
+from sparsesnn.engines.cpu.pooling import Pooled
 from sparsesnn.engines.cpu.wiring import Wiring
-from sparsesnn.engines.pooling import Pooled
 from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.rows import Rows
 from sparsesnn.engines.ranks.shards import Order, ShardedSpikes, Shards, gather_lists

@@ -21,7 +21,6 @@ from sparsesnn.engines.ranks.chain_shards import ChainShards
 from sparsesnn.engines.ranks.layer import Part
 from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.shards import Order, ShardedSpikes, Shards, make_shards, whole_values
-from sparsesnn.errors import DescriptionError
 from sparsesnn.host.comm import Grid
 from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.layers import LI
@@ -81,13 +80,9 @@ class WholeSpikes(CountedSpikes):
 class Parts:
     """How a network lies on the ranks of a grid: each rank of a replica owns whole tiles of every population (`layer.py`), one
     rank all of a population that hears maps, replicas own groups of samples (`reduction.py`).
-
-    Errors: `DescriptionError` for another backend than `cpu`.
     """
 
-    def __init__(self, network: Network, grid: Grid, backend: str = "cpu") -> None:
-        if backend != "cpu":
-            raise DescriptionError(f"Model: backend is {backend!r} on a grid of ranks; allowed: cpu")
+    def __init__(self, network: Network, grid: Grid) -> None:
         self.grid, self.cuts = grid, cuts(network)
         self.of_maps = {f"layers.{c.post}.{c.name}" for c in network.connections if not c.synapses.is_matrix}
         self.shards = make_shards(network, grid.n_shards, grid.shards.rank)

@@ -1,0 +1,33 @@
+"""How the engine `dense` runs layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from sparsesnn.engines.dense.layer import choose_mode, run_layer
+from sparsesnn.engines.dense.spikes import DenseSpikes, SpikesByName
+from sparsesnn.engines.runner import Runner
+from sparsesnn.output import LayerState
+
+
+class DenseRunner(Runner):
+    """Tensors in, tensors out; between layers of the mode "fused", a byte per spike."""
+
+    def read(self, spikes: Any, like: Tensor) -> Tensor | DenseSpikes:
+        if isinstance(spikes, DenseSpikes):
+            return spikes
+        mode = choose_mode(self.options.dense_mode, like.device, like.dtype) if spikes.values is None else ""
+        return (
+            DenseSpikes.from_lists(spikes, like.dtype, like.device) if mode == "fused" else super().read(spikes, like)
+        )
+
+    def by_name(self, fired: Mapping[str, Any]) -> Mapping[str, Any]:
+        return SpikesByName(fired) if any(isinstance(x, DenseSpikes) for x in fired.values()) else fired
+
+    def run_layer(
+        self, layer: Any, sources: Sequence[Any], state: LayerState | None, *, packed: bool, first_sample: int
+    ) -> tuple[Any, LayerState]:
+        return run_layer(layer, sources, state, packed=packed)

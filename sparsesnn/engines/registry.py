@@ -1,0 +1,214 @@
+"""Which engines there are: ours, and those that installed packages offer. Each is imported when it is first asked for.
+
+A package offers one in its pyproject.toml; its class extends `sparsesnn.engines.base.Engine`:
+
+    [project.entry-points."sparsesnn.engines"]
+    mine = "my_package.engine:MyEngine"
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import field, make_dataclass, replace
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparsesnn import wording
+from sparsesnn.errors import ConfigError, DescriptionError
+from sparsesnn.options import Option, options_of
+
+if TYPE_CHECKING:
+    from sparsesnn.engines.base import Engine
+    from sparsesnn.engines.runner import Runner
+    from sparsesnn.host.comm import Grid
+    from sparsesnn.network import Network
+
+GROUP = "sparsesnn.engines"
+#: ours, by the names that users give; the metadata of an installation may be missing or older than the sources
+OURS = {
+    "cpu": "sparsesnn.engines.cpu.engine:CpuEngine",
+    "dense": "sparsesnn.engines.dense.engine:DenseEngine",
+    "ipu-model": "sparsesnn.engines.ipu.engine:IpuEngine",
+    "ipu": "sparsesnn.engines.ipu.engine:IpuEngine",
+}
+#: what runs an engine's networks on several ranks, if it does not do so itself
+OVER_RANKS = {"cpu": "sparsesnn.engines.ranks.engine:RanksEngine"}
+
+
+@functools.cache
+def _offered() -> Mapping[str, EntryPoint]:
+    found = {name: EntryPoint(name, place, GROUP) for name, place in OURS.items()}
+    for point in entry_points(group=GROUP):
+        if is_installed(point):
+            found.setdefault(point.name, point)
+    return found
+
+
+def is_installed(point: EntryPoint) -> bool:
+    """Not for packages of the current folder, which `python -m` searches first: anyone's data may lie there."""
+    if point.dist is None or not sys.path or Path(sys.path[0] or ".").absolute() != Path.cwd():
+        return True
+    return Path(str(point.dist.locate_file(""))).absolute() != Path.cwd()
+
+
+def names() -> tuple[str, ...]:
+    """The names of all engines, ours first."""
+    return tuple(_offered())
+
+
+@functools.cache
+def engine_class(name: str) -> type[Engine]:
+    """The engine of a name, on one rank: what it reads and supports.
+
+    Errors: `ConfigError` for an unknown name, and for an engine of another package that cannot be imported.
+    """
+    if name not in _offered():
+        raise ConfigError(f"backend: is {name!r}; allowed: {', '.join(names())}")
+    point = _offered()[name]
+    if name in OURS:
+        return _load(point)
+    try:
+        kind = _load(point)
+        options_of(kind.Options)
+    except Exception as error:  # whatever the package raises
+        package = f" of {point.dist.name}" if point.dist else ""
+        raise ConfigError(
+            f"backend: {name!r}, the entry point {point.value}{package}, cannot be loaded: {type(error).__name__}: {error}; repair or "
+            "remove that package"
+        ) from error
+    return kind
+
+
+def class_over_ranks(name: str) -> type[Engine]:
+    """The engine of a name, on several ranks."""
+    return _load(EntryPoint(name, OVER_RANKS[name], GROUP)) if name in OVER_RANKS else engine_class(name)
+
+
+def _load(point: EntryPoint) -> type[Engine]:
+    kind: type[Engine] = point.load()
+    return kind
+
+
+@functools.cache
+def classes() -> Mapping[str, type[Engine]]:
+    """All engines that can be imported, by name; warns of the others."""
+    found = {}
+    for name in names():
+        try:
+            found[name] = engine_class(name)
+        except ConfigError as error:
+            warnings.warn(str(error), stacklevel=2)
+    return found
+
+
+# ---- options -------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def options() -> Mapping[str, Option]:
+    """What single engines read, by name; an option that several share takes the values of all of them."""
+    found: dict[str, Option] = {}
+    for kind in classes().values():
+        for name, known in options_of(kind.Options).items():
+            first = found.setdefault(name, known)
+            choices = tuple(dict.fromkeys([*first.texts, *known.texts])) if first.texts and known.texts else ()
+            found[name] = replace(first, choices=choices)
+    return found
+
+
+@functools.cache
+def options_class() -> Any:
+    """A frozen dataclass with the options of all engines."""
+    made = []
+    for name, known in options().items():
+        default: Any = (
+            {"default_factory": type(known.default)} if callable(known.default) else {"default": known.default}
+        )
+        made.append((name, known.type, field(metadata={"option": known}, **default)))
+    return make_dataclass("EngineOptions", made, frozen=True)
+
+
+def takes(name: str, option: str, value: Any) -> bool:
+    """Whether an engine reads this value of an option; a default is always fine."""
+    known = options_of(engine_class(name).Options).get(option)
+    if known is None:
+        return bool(value == _elsewhere(option).default)
+    return not known.texts or value in known.texts
+
+
+def _elsewhere(option: str) -> Option:
+    """An option of any engine; ours are asked first, so that others are not imported for nothing."""
+    for name in OURS:
+        if known := options_of(engine_class(name).Options).get(option):
+            return known
+    if option not in options():
+        raise ConfigError(wording.unknown("option of an engine", option, options()))
+    return options()[option]
+
+
+def check_options(
+    name: str,
+    given: Mapping[str, Any],
+    place: str = "{}:",
+    error: type[Exception] = ConfigError,
+    among: Mapping[str, Any] | None = None,
+) -> None:
+    """Refuses an option that the engine does not read, or a value that no engine takes.
+
+    Args:
+        place: for the message, with {} where the option's name goes, such as "train.{}:".
+        error: what is raised.
+        among: the engines that a message may name; None: all.
+    """
+    for option, value in given.items():
+        if takes(name, option, value):
+            continue
+        readers = [other for other in among or classes() if takes(other, option, value)]
+        if not readers:
+            of_all = [options_of(classes()[other].Options).get(option) for other in among or classes()]
+            texts = [text for known in of_all if known for text in known.texts]
+            values = dict.fromkeys([options()[option].default, *texts])
+            raise error(f"{place.format(option)} is {value!r}; allowed: {', '.join(map(str, values))}")
+        raise error(
+            f"{place.format(option)} is {value!r} with backend {name!r}; "
+            f"only backend {' or '.join(map(repr, readers))} reads it; remove it, or change the backend"
+        )
+
+
+def options_for(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same options without those that the engine does not read."""
+    known = options_of(engine_class(name).Options)
+    return {option: value for option, value in given.items() if option in known and takes(name, option, value)}
+
+
+# ---- runners -------------------------------------------------------------------------------------------------------
+
+
+def runners() -> Mapping[str, type[Engine]]:
+    """The engines that run layers for `Model` and `Layer`, by name."""
+    return {name: kind for name, kind in classes().items() if kind.runner is not None}
+
+
+def make_runner(
+    name: str, given: Mapping[str, Any], network: Network | None = None, grid: Grid | None = None
+) -> Runner:
+    """What runs the layers of a `Model` or a `Layer`.
+
+    Args:
+        given: options of engines; others than those that this one reads must be defaults.
+        network, grid: see `Runner`.
+
+    Errors: `DescriptionError` for an engine that there is not, or that does not run so, and for options that it does not read.
+    """
+    if name not in names() or engine_class(name).runner is None:
+        raise DescriptionError(f"backend is {name!r}; allowed: {', '.join(runners())}")
+    if grid is not None and name not in OVER_RANKS:
+        raise DescriptionError(f"Model: backend is {name!r} on a grid of ranks; allowed: {', '.join(OVER_RANKS)}")
+    check_options(name, given, "{}", DescriptionError, runners())
+    kind = engine_class(name) if grid is None else class_over_ranks(name)
+    assert kind.runner is not None
+    return kind.runner(name, kind.Options(**options_for(name, given)), network, grid)
