@@ -95,8 +95,10 @@ class Config:
         return tables.commented(Config, self._whole(tables.plain(self, infinite=float))).lstrip("\n")
 
     def _whole(self, table: dict[str, Any]) -> dict[str, Any]:
-        """Without the form of the network that is not used."""
+        """Without the form of the network that is not used, and the options of other packages' engines that are not used."""
         table["net"] = {k: v for k, v in table["net"].items() if (k in _DESCRIBED) == bool(self.net.populations)}
+        unused = engines.unused_options(self.train.backend)
+        table["train"] = {k: v for k, v in table["train"].items() if k not in unused}
         return table
 
     def with_values(self, table: Mapping[str, Any]) -> Config:

@@ -1,12 +1,13 @@
-"""Engines: what runs a network, in whole training steps. One interface (`base.Engine`), one table (`ENGINES`).
+"""Engines: what runs a network, in whole training steps. One interface (`base.Engine`), found by name (`registry`).
 
     base.py          the interface; what a run asks for (Training), gives (Batch) and gets back (Step)
+    registry.py      which engines there are, and their options; runner.py: what Model and Layer hold of one
+    module.py        Layer for one population, Model for the network; live.py: networks that run continuously
     torch_engine.py  what engines share whose network is a torch.nn.Module
-    module.py        these modules: Layer for one population, Model for the network
     objective.py     the loss; optimizers.py: updates; tensors.py: weights and moments by name
     cpu/ dense/ ranks/ ipu/
-        engine.py    the engine
-        layer.py     how it runs one population; `ipu` runs no single ones (its program is `sparsesnn.ipu`)
+        engine.py    the engine, and the options that it reads
+        runner.py    how it runs layers and networks; `ipu` runs whole networks alone (its program is `sparsesnn.ipu`)
 
 The engine `cpu` over several ranks is in `ranks`; the engines `ipu` and `ipu-model` are one, on two machines.
 """
@@ -23,7 +24,7 @@ from sparsesnn.engines import registry
 from sparsesnn.engines.base import Batch, Engine, Step, Training
 from sparsesnn.engines.objective import Objective
 from sparsesnn.engines.optimizers import Updates
-from sparsesnn.engines.registry import class_over_ranks, engine_class, names, options_class, options_for
+from sparsesnn.engines.registry import class_over_ranks, engine_class, names, options_class, options_for, unused_options
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Communicator, Grid, make_grid
 from sparsesnn.host.comm.environment import find_replicas
@@ -160,4 +161,5 @@ __all__ = [
     "replicas_count",
     "samples_of_rank",
     "set_threads",
+    "unused_options",
 ]

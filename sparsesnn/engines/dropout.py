@@ -13,9 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
-from sparsesnn.engines.dense import DenseSpikes
+from sparsesnn.engines.runner import as_tensor
 from sparsesnn.layers import Population
 from sparsesnn.network import Network
 from sparsesnn.options import option
@@ -72,7 +71,7 @@ def thinned(spikes: Any, population: int, heard: Heard) -> Any:
     """
     if isinstance(spikes, SpikeBatch):
         return _thinned_lists(spikes, population, heard)
-    dense: Tensor = spikes.to_dense() if isinstance(spikes, DenseSpikes) else spikes
+    dense = as_tensor(spikes)
     step, sample, neuron = (np.arange(n).reshape(shape) for n, shape in zip(dense.shape, _AXES, strict=True))
     return dense * torch.from_numpy(heard(population, step, sample, neuron)).to(dense.device, dense.dtype)
 

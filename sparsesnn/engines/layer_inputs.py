@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
-
-from sparsesnn.engines.dense import DenseSpikes
 from sparsesnn.errors import ShapeError
-from sparsesnn.spikes import SpikeBatch
 
 
-def layer_sources(inputs: Any, n_sources: int, model: str) -> list[SpikeBatch | Tensor | DenseSpikes]:
+def layer_sources(inputs: Any, n_sources: int, model: str) -> list[Any]:
     """The spikes of each source.
 
     Args:
@@ -21,10 +17,9 @@ def layer_sources(inputs: Any, n_sources: int, model: str) -> list[SpikeBatch | 
 
     Errors: `ShapeError` for anything else, such as the output and state that a layer returns.
     """
-    spikes = (SpikeBatch, Tensor, DenseSpikes)
-    if isinstance(inputs, spikes):
+    if _are_spikes(inputs):
         inputs = [inputs]
-    if not isinstance(inputs, Sequence) or not all(isinstance(x, spikes) for x in inputs):
+    if not isinstance(inputs, Sequence) or not all(map(_are_spikes, inputs)):
         kinds = f"({', '.join(type(x).__name__ for x in inputs)})" if isinstance(inputs, (list, tuple)) else ""
         raise ShapeError(
             f"{model}: got a {type(inputs).__name__}{kinds}; give the spikes of its source, or a list of those of each. "
@@ -36,3 +31,8 @@ def layer_sources(inputs: Any, n_sources: int, model: str) -> list[SpikeBatch | 
             f"{model}: got the spikes of {len(inputs)} sources; it has {n_sources} (n_pre): give a list of as many"
         )
     return list(inputs)
+
+
+def _are_spikes(x: Any) -> bool:
+    """Lists, a tensor, or a form of an engine's own."""
+    return hasattr(x, "to_dense")

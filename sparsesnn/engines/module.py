@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from sparsesnn.engines.dense import DenseSpikes
 
     #: what travels between the layers of a model
-    LayerInput = LayerOutput | DenseSpikes
+    LayerInput: TypeAlias = LayerOutput | DenseSpikes
 
 
 @named

@@ -155,21 +155,22 @@ def check_options(
     given: Mapping[str, Any],
     place: str = "{}:",
     error: type[Exception] = ConfigError,
-    among: Mapping[str, Any] | None = None,
+    of_layers: bool = False,
 ) -> None:
     """Refuses an option that the engine does not read, or a value that no engine takes.
 
     Args:
         place: for the message, with {} where the option's name goes, such as "train.{}:".
         error: what is raised.
-        among: the engines that a message may name; None: all.
+        of_layers: a message names only engines that run layers for `Model` and `Layer`.
     """
     for option, value in given.items():
         if takes(name, option, value):
             continue
-        readers = [other for other in among or classes() if takes(other, option, value)]
+        others = runners() if of_layers else classes()
+        readers = [other for other in others if takes(other, option, value)]
         if not readers:
-            of_all = [options_of(classes()[other].Options).get(option) for other in among or classes()]
+            of_all = [options_of(other.Options).get(option) for other in others.values()]
             texts = [text for known in of_all if known for text in known.texts]
             values = dict.fromkeys([options()[option].default, *texts])
             raise error(f"{place.format(option)} is {value!r}; allowed: {', '.join(map(str, values))}")
@@ -183,6 +184,12 @@ def options_for(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The same options without those that the engine does not read."""
     known = options_of(engine_class(name).Options)
     return {option: value for option, value in given.items() if option in known and takes(name, option, value)}
+
+
+def unused_options(name: str) -> set[str]:
+    """Options of other packages' engines that this engine does not read: files that hold them need those packages."""
+    used = {option for other in (*OURS, name) for option in options_of(engine_class(other).Options)}
+    return set(options()) - used
 
 
 # ---- runners -------------------------------------------------------------------------------------------------------
@@ -208,7 +215,7 @@ def make_runner(
         raise DescriptionError(f"backend is {name!r}; allowed: {', '.join(runners())}")
     if grid is not None and name not in OVER_RANKS:
         raise DescriptionError(f"Model: backend is {name!r} on a grid of ranks; allowed: {', '.join(OVER_RANKS)}")
-    check_options(name, given, "{}", DescriptionError, runners())
+    check_options(name, given, "{}", DescriptionError, of_layers=True)
     kind = engine_class(name) if grid is None else class_over_ranks(name)
     assert kind.runner is not None
     return kind.runner(name, kind.Options(**options_for(name, given)), network, grid)

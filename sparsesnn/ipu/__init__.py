@@ -9,6 +9,7 @@ public programs that use Poplar; it has not been compiled with the SDK, and has 
 | file | holds |
 |---|---|
 | `program.py` | `IpuProgram`: a compiled plan, loading, training steps, inference, saving |
+| `planned.py` | the plan of a network, and a program for it |
 | `settings.py` | `Optimizer` and `Regularizer`, which run on the device |
 | `spec.py` | what the graph builder is told, and what it has no codelet for |
 | `backends.py` | the machines: emulated, the SDK's model, hardware |

@@ -6,6 +6,7 @@ Imports under TYPE_CHECKING do not count; imports within functions do, for they 
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -39,6 +40,7 @@ def imported(tree: ast.AST, in_functions: bool) -> Iterator[tuple[str, str]]:
             yield from imported(node, in_functions)
 
 
+@functools.cache
 def graph(in_functions: bool) -> Graph:
     """Module → modules of ours that it imports; a package itself is what its __init__ imports."""
     known = modules()
@@ -112,6 +114,98 @@ def test_a_cycle_is_found() -> None:
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
 
 
+#: parts in layers; a module imports its own layer and those below. Modules are named by how they begin, the longest name counts;
+#: those that stand in no layer, such as `host` and `partition`, have rules of their own or none
+LAYERS: dict[str, tuple[str, ...]] = {
+    "description": (
+        *("errors", "wording", "options", "arguments", "subclasses", "documented", "typed", "ids", "splitmix"),
+        *("surrogate", "delays", "layers", "synapses", "connection", "network", "map_text", "placement", "reference"),
+    ),
+    "spikes": ("spikes", "event_times", "tensor_like", "first_order", "encode"),
+    "chain": (
+        *("output", "loss", "traces", "parameters", "bounds", "state_dicts", "init"),
+        *("engines.runner", "engines.registry", "engines.module", "engines.live", "engines.sequential"),
+        *("engines.dropout", "engines.layer_inputs", "engines.watch"),
+    ),
+    "engines": ("engines", "ipu"),
+    "train": ("train", "config"),
+    "commands": ("commands", "cli", "bench", "launch.scaling"),
+}
+
+
+def layer_of(module: str) -> str:
+    """The layer of a module; "": none."""
+    name = module.removeprefix("sparsesnn.")
+    found = {
+        start: layer
+        for layer, starts in LAYERS.items()
+        for start in starts
+        if f"{name}.".startswith((f"{start}.", f"{start}_")) or name == start
+    }
+    return found[max(found, key=len)] if found else ""
+
+
+def test_layers_import_what_is_below_them() -> None:
+    """`commands → train → engines → chain → spikes → description`, in functions too."""
+    order, seen = list(LAYERS), set()
+    for module, others in graph(in_functions=True).items():
+        mine = layer_of(module)
+        seen.add(mine)
+        for other in others if mine else ():
+            theirs = layer_of(other)
+            assert not theirs or order.index(theirs) <= order.index(mine), f"{module} imports {other}"
+    assert seen == {*order, ""}
+
+
+def engine_of(module: str) -> str:
+    """The engine whose folder holds a module; "": none."""
+    match = re.match(r"sparsesnn\.engines\.(cpu|dense|ranks|ipu)(\.|$)", module)
+    return match[1] if match else ""
+
+
+def test_engines_do_not_know_one_another() -> None:
+    """Nor does what they share know them: an engine is found by its name alone. Ranks run the engine `cpu`."""
+    folders_of_engines = {
+        path.name for path in (ROOT / "sparsesnn" / "engines").iterdir() if (path / "engine.py").exists()
+    }
+    assert (
+        folders_of_engines
+        == {"cpu", "dense", "ranks", "ipu"}
+        == {engine_of(f"sparsesnn.engines.{x}") for x in folders_of_engines}
+    )
+    for module, others in graph(in_functions=True).items():
+        if not module.startswith("sparsesnn.engines"):
+            continue
+        known = {engine_of(module), *(["cpu"] if engine_of(module) == "ranks" else [])}
+        assert not [x for x in others if engine_of(x) and engine_of(x) not in known], module
+
+
+def test_engines_do_not_know_the_planner() -> None:
+    """Where neurons lie on CPUs is `sparsesnn.placement`, which both read; a plan for IPUs is made next to the program that runs it."""
+    for module, others in graph(in_functions=True).items():
+        if module.startswith("sparsesnn.engines"):
+            assert not [x for x in others if x.startswith("sparsesnn.partition")], module
+
+
+def test_nobody_asks_for_the_name_of_an_engine() -> None:
+    """What differs is a property of its class or its runner."""
+    asks = re.compile(r"backend\w*['\"\])]* (==|!=|in|not in) [\"(]")
+    for module, path in modules().items():
+        found = [line for line in path.read_text(encoding="utf-8").splitlines() if asks.search(line)]
+        assert found == [], module
+
+
+def test_data_sets_know_spikes_alone() -> None:
+    """`datasets → spikes`."""
+    above = {"chain", "engines", "train", "commands"}
+    for module, others in graph(in_functions=True).items():
+        if module.startswith("sparsesnn.datasets"):
+            found = [
+                x for x in others if layer_of(x) in above or x.startswith(("sparsesnn.host", "sparsesnn.partition"))
+            ]
+            assert found == [], module
+
+
 def test_launch_and_host_import_no_command() -> None:
     found = graph(in_functions=True)
     above = ("sparsesnn.commands", "sparsesnn.cli")
@@ -126,3 +220,12 @@ def test_device_code_includes_no_host_header() -> None:
         includes = re.findall(r'#include "([^"]+)"', path.read_text(encoding="utf-8"))
         found = [name for name in includes if "host/" in name and name != "host/src/emulator/codelet.h"]
         assert found == [], path.name
+
+
+def test_neuron_models_include_no_host_header() -> None:
+    """Neither by a path from the root nor by one that goes up."""
+    paths = sorted((ROOT / "codelets" / "neuron").glob("*"))
+    assert len(paths) > 4
+    for path in paths:
+        includes = re.findall(r'#include "([^"]+)"', path.read_text(encoding="utf-8"))
+        assert [name for name in includes if "host" in name.split("/")] == [], path.name
