@@ -23,7 +23,7 @@ def about(threads: int, command: str, root: Path, device: str = "cpu") -> dict[s
     import sparsesnn
     from sparsesnn.engines.dense.device import device_name, find_device
 
-    place = find_device(device, "dense")
+    place = find_device(device)
 
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),

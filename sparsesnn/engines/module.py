@@ -301,8 +301,7 @@ class Model(Loadable):
             raise ShapeError(
                 f"Model: the state has no {missing[0]!r}; give the state of an output, output.state, or None"
             )
-        first: Any = next(iter(self.layers.values()))
-        data = self.runner.read(spikes, first.like)
+        data = self.runner.read(self, spikes)
         traces: dict[str, Traces] = {}
         plain = not (past or chosen or heard)
         if plain and (ran := self.runner.run_network(self, data)):

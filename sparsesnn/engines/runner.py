@@ -49,9 +49,9 @@ class Runner:
         """Lists in the form that single layers read."""
         return spikes.to_dense()
 
-    def read(self, spikes: Any, like: Tensor) -> Any:
-        """The input of a network in the form that its first layer reads fastest; `like`: a tensor as its weights are."""
-        return as_tensor(spikes.to(like.device) if isinstance(spikes, SpikeBatch) else spikes)
+    def read(self, model: Any, spikes: Any) -> Any:
+        """The input of a network in the form that its first layer reads fastest."""
+        return as_tensor(spikes.to(weights_like(model).device) if isinstance(spikes, SpikeBatch) else spikes)
 
     def delayed(self, layer: Any, c: Any, x: Any, first_step: int) -> Any:
         """A sender's spikes, from `first_step` on, after the axonal delays of the connection `c`."""
@@ -99,6 +99,12 @@ class Runner:
     def live_call(self, still: Any) -> Callable[[Any, Any], Output] | None:
         """A faster call of a model that `still` made, of the next steps and the state before them."""
         return None
+
+
+def weights_like(model: Any) -> Tensor:
+    """A tensor with the dtype and on the device of the weights that read the input."""
+    found: Tensor = next(iter(model.layers.values())).like
+    return found
 
 
 def as_tensor(x: Any) -> Tensor:

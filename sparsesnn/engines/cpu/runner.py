@@ -49,7 +49,7 @@ class CpuRunner(Runner):
     def readable(self, spikes: SpikeBatch) -> SpikeBatch:
         return spikes
 
-    def read(self, spikes: Any, like: Tensor) -> SpikeBatch:
+    def read(self, model: Model, spikes: Any) -> SpikeBatch:
         if not isinstance(spikes, SpikeBatch):
             kind = type(spikes).__name__
             raise ShapeError(f"Model: backend {self.name!r} reads spike lists but got {kind}; give a SpikeBatch")

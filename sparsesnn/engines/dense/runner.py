@@ -9,19 +9,20 @@ from torch import Tensor
 
 from sparsesnn.engines.dense.layer import choose_mode, run_layer
 from sparsesnn.engines.dense.spikes import DenseSpikes, SpikesByName
-from sparsesnn.engines.runner import Runner
+from sparsesnn.engines.runner import Runner, weights_like
 from sparsesnn.output import LayerState
 
 
 class DenseRunner(Runner):
     """Tensors in, tensors out; between layers of the mode "fused", a byte per spike."""
 
-    def read(self, spikes: Any, like: Tensor) -> Tensor | DenseSpikes:
+    def read(self, model: Any, spikes: Any) -> Tensor | DenseSpikes:
         if isinstance(spikes, DenseSpikes):
             return spikes
+        like = weights_like(model)
         mode = choose_mode(self.options.dense_mode, like.device, like.dtype) if spikes.values is None else ""
         return (
-            DenseSpikes.from_lists(spikes, like.dtype, like.device) if mode == "fused" else super().read(spikes, like)
+            DenseSpikes.from_lists(spikes, like.dtype, like.device) if mode == "fused" else super().read(model, spikes)
         )
 
     def by_name(self, fired: Mapping[str, Any]) -> Mapping[str, Any]:
