@@ -288,8 +288,7 @@ class Model(Loadable):
         check_transforms("a model")
         chosen = chosen_neurons(self.network, record) if record else {}
         self._check_input(spikes)
-        over_ranks = self.parts is not None
-        if over_ranks and (state is not None or chosen):
+        if self.parts and (state is not None or chosen):
             raise TypeError(
                 "A network over ranks takes no state and records nothing: run whole sequences, or chunks of them on one rank; "
                 "give the samples that other replicas run as first_sample=…"

@@ -36,6 +36,8 @@ class CpuRunner(Runner):
 
     def __init__(self, name: str, options: Any, network: Network | None = None, grid: Any = None) -> None:
         super().__init__(name, options, network, grid)
+        if network is not None:
+            self.check(network.connections)
         self.fits_one_call = network is not None and fits_one_call(network)
         self.one_call: OneCall | None = None
 
