@@ -165,8 +165,8 @@ def test_a_device_is_free_before_the_next_program(monkeypatch: pytest.MonkeyPatc
     from sparsesnn.engines.ipu import engine as module
 
     engine: Any = make_engine("ipu-model", small_network(), Training(n_classes=3, decoding="mean", batch=4))
-    held, build = [], module.IpuProgram
-    monkeypatch.setattr(module, "IpuProgram", lambda *a, **k: held.append(engine.program) or build(*a, **k))
+    held, build = [], module.make_program
+    monkeypatch.setattr(module, "make_program", lambda *a, **k: held.append(engine.program) or build(*a, **k))
     few, labels = random_batch(4)
     spikes = SpikeBatch.from_dense(torch.ones(7, 4, 30))
     for batch in (few, spikes):
