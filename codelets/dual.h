@@ -1,7 +1,7 @@
 // Dual numbers: a value and its derivative by one parameter, which a step carries along (forward differentiation).
 //
-// Mixed with a plain number, a constant, they cost what the chain rule costs and no more: a number that does not depend
-// on the parameter is plain. F is a vector, float or double.
+// Mixed with a plain number, a constant, they cost exactly what the chain rule costs: a number that does not depend on
+// the parameter is plain. F is a vector, float or double.
 #pragma once
 
 #include "number.h"
@@ -61,7 +61,7 @@ inline Dual<F> inverse_of_one_plus_square(const Dual<F>& x) {
   return {y, -2.0f * x.x * y * y * x.dx};
 }
 
-// A spike whose derivative by the parameter, σ'·∂(x - θ), passes on.
+// A spike that passes on its derivative by the parameter, σ'·∂(x - θ).
 template <class F>
 struct Fired<Dual<F>> {
   Fired<F> is;
@@ -81,7 +81,7 @@ inline Dual<F> where(const Fired<F>& fired, const Dual<F>& x) {
   return {where(fired, x.x), where(fired, x.dx)};
 }
 
-// Parameters of which one is what the derivatives are by.
+// Parameters, one of which is the variable of the derivatives.
 template <class F, int learnt>
 struct Learnt {
   const F* values;

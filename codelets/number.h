@@ -1,5 +1,5 @@
-// What the arithmetic of a neuron is written with, so that one source serves float, double, vectors of floats (simd.h)
-// and dual numbers (dual.h).
+// The operations in which a neuron model is written, so that one source serves float, double, vectors of floats
+// (simd.h) and dual numbers (dual.h).
 //
 // No header of the standard library and C++17: popc compiles this for tiles.
 #pragma once
@@ -14,8 +14,8 @@
 
 namespace sparsesnn::SPARSESNN_ISA {
 
-// The place of a state, parameter or constant of a model, as a type: `p[threshold]` may then be a number of another
-// kind than `p[beta]` (dual.h).
+// The place of a state, parameter or constant of a model, as a type: `p[threshold]` may then have another number type
+// than `p[beta]` (dual.h).
 template <int k>
 struct Index {
   constexpr operator int() const { return k; }
@@ -29,7 +29,7 @@ struct Fired {
   static Fired of(F x, F threshold) { return {x > threshold}; }
 };
 
-// x where a neuron fired, else 0.
+// x of neurons that fired, else 0.
 template <class F>
 inline F where(Fired<F> fired, F x) {
   return fired.is ? x : F(0);
@@ -61,7 +61,7 @@ inline double exp_of(double x) { return __builtin_exp(x); }
 inline double magnitude(double x) { return __builtin_fabs(x); }
 #endif
 
-// Types in a row. `List<A, B>::each(visit)` calls visit(index, A()), visit(1, B()); `with(k, body)` calls body for the
+// A list of types. `List<A, B>::each(visit)` calls visit(index, A()), visit(1, B()); `with(k, body)` calls body for the
 // k-th.
 template <class... Entry>
 struct List {

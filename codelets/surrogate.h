@@ -77,7 +77,7 @@ inline F surrogate(int kind, F slope, F x) {
   return y;
 }
 
-// x ← σ'(x), n numbers; the choice is made once and not per number.
+// x ← σ'(x), n numbers; the surrogate is chosen once, not per number.
 template <class F>
 inline void surrogate_all(int kind, F slope, F* x, long n) {
   Surrogates::with(kind, [&](auto s) {

@@ -4,7 +4,7 @@
 //   m ← m + (1-β1)·(d - m)         s ← β2·s + (1-β2)·d²
 //   w ← w - (lr/c1)·m / (√s/√c2 + ε)                                        c1 = 1-β1^step, c2 = 1-β2^step
 //
-// The last fraction is taken times √c2 above and below, which leaves one division.
+// The last fraction is multiplied by √c2 above and below, which leaves one division.
 // w, m, s: read and written; d: ∂L/∂w, read. No aliasing. Element-wise, so no order of sums. Cost: 16 bytes in, 12 out.
 #pragma once
 
@@ -32,7 +32,7 @@ inline void adam(float* w, float* m, float* s, const float* d, std::size_t n, co
     store(s + k, s_new);
   }
   if (k == n) return;
-  float rest[4][vector_width] = {};  // the last ones, in a vector that zeros fill up
+  float rest[4][vector_width] = {};  // the last numbers, padded with zeros to a vector
   const std::size_t n_bytes = (n - k) * sizeof(float);
   const float* from[4] = {w + k, d + k, m + k, s + k};
   for (int i = 0; i < 4; ++i) std::memcpy(rest[i], from[i], n_bytes);

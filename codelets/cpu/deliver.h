@@ -1,4 +1,4 @@
-// Deliver: spikes into currents.
+// Deliver: adds the weights of a spike list to the currents.
 //
 //   current[n] += Σ_{m in ids} weight[m, n]          for the W neurons of one tile
 //
@@ -7,8 +7,8 @@
 // registers over the whole list. Cost: 4·W bytes (2·W as Bf16) read and W additions an id. Graded lists add
 // value·weight[m, n]: products are rounded, then added.
 //
-// Where a row lies is known two rows before it is read: behind the loads of those, its id would wait for all of them.
-// Its first line is asked for some rows before that.
+// The address of a row is computed two rows before the row is read; otherwise its id would wait for all loads of the
+// rows before it. Its first line is prefetched some rows before that.
 #pragma once
 
 #include "records.h"
@@ -16,11 +16,11 @@
 
 namespace sparsesnn::SPARSESNN_ISA {
 
-// values: of each id where `graded`, else null.
+// values: of each id if `graded`, else null.
 template <int W, bool graded, class Weight, class Id>
 [[gnu::always_inline]] inline void deliver(Columns<W>& current, const Weight* weight, const Id* ids,
                                            const float* values, std::int64_t n_ids) {
-  static_assert(ids_ahead > 2, "a row is asked for before it is known");
+  static_assert(ids_ahead > 2, "a row is prefetched before its address is computed");
   const auto row_of = [&](Id id) { return weight + static_cast<std::size_t>(id) * W; };
   const Weight *row = row_of(ids[0]), *next = row_of(ids[1]);
   for (std::int64_t j = 0; j < n_ids; ++j) {
@@ -37,8 +37,8 @@ template <int W, bool graded, class Weight, class Id>
   }
 }
 
-// The same as `deliver` for whole rows of a weight [M, n] that lies beyond L2: a row is read from end to end, as the
-// prefetcher likes it, four rows at a time to keep more of it under way. n is a multiple of 16; current lies in L1.
+// Like `deliver`, for whole rows of a weight [M, n] that does not fit in L2: a row is read from end to end, as the
+// prefetcher likes it, four rows at a time to keep more loads under way. n is a multiple of 16; current lies in L1.
 template <class Weight, class Id>
 inline void deliver_rows(float* current, const Weight* weight, int n, const Id* ids, std::int64_t n_ids) {
   const std::size_t stride = static_cast<std::size_t>(n);

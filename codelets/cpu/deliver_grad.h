@@ -3,12 +3,12 @@
 //   d_weight[m, n] += Σ_{rows in which m fired}  d_current[row, n]  a group of samples at a time
 //   share[event]    = Σ_n weight[m, n]·d_current[row, n]            event: m is listed in `row`, spike or near-spike
 //
-// A graded spike counts value times in the first sum.
+// A graded spike counts `value` times in the first sum.
 // Events come sorted by sender m, so that a sender's weights and its gradient stay in registers while the rows of
-// d_current, which fit L2, are gathered once for both gradients: no read-modify-write, no row of weights twice.
-// Within a sender, spikes come before near-spikes, each by group of samples, then step descending, then sample: the
-// order of sums. A group's sum begins at zero and is added to d_weight when it is whole, so that whoever holds some
-// groups of a batch gets the same bits.
+// d_current, which fit in L2, are gathered once for both gradients: no read-modify-write, and no row of weights is read
+// twice. Within a sender, spikes come before near-spikes, each by group of samples, then step descending, then sample:
+// the order of sums. A group's sum begins at zero and is added to d_weight when it is complete, so that a rank with
+// some groups of a batch gets the same bits.
 //
 // d_current: [rows, W], the tile's columns; owned by the tile. weight, d_weight: [M, N] row-major, of which the tile
 // reads and writes its own columns. share: [events], the tile's part of ∂L/∂value; the engine adds those of all tiles.
@@ -29,15 +29,15 @@ struct SenderEvents {
   const float* values = nullptr;         // [events] of graded lists; null: spikes are 1
 };
 
-// Where a sender's weight gradient goes. A chunk holds all steps of whole groups, or some steps of one group, whose sum
-// then waits in `part` for the next chunk.
+// Where a sender's weight gradient goes. A chunk holds all steps of whole groups, or some steps of one group; the sum
+// of that group then stays in `part` until the next chunk.
 struct WeightGrad {
-  float *total = nullptr, *part = nullptr;  // [M, N]; total null: not wanted
+  float *total = nullptr, *part = nullptr;  // [M, N]; total null: not computed
   bool first = true;                        // total holds nothing yet: write, do not add
   bool begins = true, ends = true;          // the chunk holds the last step, the first step
 };
 
-// Dot products that wait for the sum over their lanes: a vector's worth of them is added in one go.
+// Dot products whose lanes are not yet summed: a vector's worth of them is summed at once.
 class PendingDots {
  public:
   explicit PendingDots(float* out) : out_(out) {}
@@ -72,9 +72,10 @@ inline Vector dot(const Vector (&a)[W / vector_width], const Vector (&b)[W / vec
   return fold_lanes(lanes);
 }
 
-// The rows of events, in turn. Where the next one lies is known before this one is read: behind this one's loads, its
-// number would wait for all of them. The first line of a later one is asked for, since no prefetcher foresees a gather;
-// loads bound it, and a request for a line takes the place of one.
+// The rows of events, in turn. The address of the next row is computed before this one is read; otherwise its number
+// would wait for this row's loads. The first line of a later row is prefetched explicitly, because no hardware
+// prefetcher foresees a gather; only the first, because loads are the bottleneck and each request takes the place of
+// one.
 template <int W>
 class RowsInTurn {
  public:
@@ -96,16 +97,17 @@ class RowsInTurn {
   const std::uint32_t* rows_;
 };
 
-// Asks for the first `n` columns of a row that a later sender needs: rows lie a whole row of the weight apart, which no
-// prefetcher follows.
+// Prefetches the first `n` columns of a row that a later sender needs: the rows are a whole row of the weight apart, a
+// stride that no hardware prefetcher follows.
 inline void ask_for_columns(const float* row, int n) {
   for (int k = 0; k < n; k += 16) __builtin_prefetch(row + k);
 }
 
-// So many senders early at most deliver_grad asks for their weights and gradient.
+// The maximum number of senders ahead for which deliver_grad prefetches weights and gradient.
 inline constexpr int most_senders_ahead = 2;
 
-// How many senders early: the rows of the events in between must not push out of L1 what was asked for.
+// The number of senders to prefetch ahead: the rows of the events in between must not evict the prefetched lines from
+// L1.
 template <int W>
 inline int senders_early(const SenderEvents& events, int m0, int m1) {
   constexpr std::int64_t row_bytes = W * sizeof(float);
@@ -127,13 +129,13 @@ inline void fold(float* total, bool first, Vector (&sum)[W / vector_width], int 
   for (Vector& x : sum) x = Vector{};
 }
 
-// weight and share may be null: that gradient is not wanted. Row m of the tile begins at m·row_stride; `n_columns` of
+// weight and share may be null: that gradient is not computed. Row m of the tile begins at m·row_stride; `n_columns` of
 // its W columns exist. `bf16`: the forward pass read the weights rounded.
 template <int W, bool graded>
 inline void deliver_grad_of(const float* d_current, const SenderEvents& events, int m0, int m1, const float* weight,
                             bool bf16, const WeightGrad& to, std::size_t row_stride, int n_columns, float* share) {
   constexpr int n_vectors = W / vector_width;
-  // copies: what is stored might change the others, for all the compiler knows
+  // copies: the compiler must assume that stores change the originals
   const std::int32_t* const starts = events.starts;
   const std::uint32_t* const rows = events.rows;
   const std::uint32_t group_rows = events.group_rows;
@@ -179,7 +181,7 @@ inline void deliver_grad_of(const float* d_current, const SenderEvents& events, 
         first = false;
       }
     }
-    // before near-spikes are looked at, whose products need the registers
+    // before the near-spikes, whose products need the registers
     if (total && !to.ends)
       store_columns<W>(part, sum, n_columns);
     else if (total && (first || near > begin || !to.begins))

@@ -2,25 +2,25 @@
 //
 //   share[row, m] = Σ_n weight[m, n]·d_current[row, n]
 //
-// The same products, lanes and order of lanes as for the entries of lists (deliver_grad.h), so the same bits. Where
-// most senders are listed this is the faster way: the weights of a few senders stay in registers while rows stream by,
-// nothing is gathered, and nobody has to sort.
+// The same products, lanes and order of lanes as for the entries of lists (deliver_grad.h), so the same bits. If most
+// senders are listed, this is faster: the weights of a few senders stay in registers while rows stream by, and nothing
+// is gathered or sorted.
 //
 // d_current: [rows, W], the tile's columns. weight: [M, N] row-major, of which the tile reads its own columns. The
 // block of shares lies in squares of vector_width, dense_rows × dense_senders each, rows fastest among squares; the
-// engine adds those of all tiles, then puts them in order. Cost: 2·W flops a share, and two shuffles; 4·W bytes a
-// sender, and as many a row for each dense_senders senders.
+// engine adds the squares of all tiles, then puts them in order. Cost: 2·W flops and two shuffles a share; 4·W bytes a
+// sender, and 4·W bytes a row for each dense_senders senders.
 #pragma once
 
 #include "deliver_grad.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
 
-// Shares that one vector holds: of so many senders, whose weights stay in registers, and rows.
+// One vector holds the shares of dense_senders senders, whose weights stay in registers, and dense_rows rows.
 inline constexpr int dense_senders = vector_width == 16 ? 4 : 2, dense_rows = vector_width / dense_senders;
 
-// The r-th of `vector_width / group` vectors that fold_rows has when groups of `group` lanes are left; lanes(r) gives
-// the vectors that it begins with. Few vectors wait at a time, so all stay in registers.
+// The r-th of the `vector_width / group` vectors that fold_rows has when groups of `group` lanes are left; lanes(r)
+// gives the vectors that it begins with. Few vectors are pending at a time, so all stay in registers.
 template <int group, int r, class Lanes>
 [[gnu::always_inline]] inline Vector folded(Lanes& lanes) {
   if constexpr (group > vector_width) {
@@ -31,8 +31,8 @@ template <int group, int r, class Lanes>
   }
 }
 
-// shares = before + those of this tile, or without `before`, which may be `shares`. n_rows: a multiple of dense_rows.
-// Senders beyond n_senders, up to a multiple of dense_senders, get shares of no meaning.
+// shares = before + the shares of this tile, or the latter alone without `before`, which may be `shares`. n_rows: a
+// multiple of dense_rows. Shares of senders from n_senders to the next multiple of dense_senders are meaningless.
 template <int W>
 inline void deliver_grad_dense(const float* d_current, int n_rows, const float* weight, bool bf16,
                                std::size_t row_stride, int n_senders, int n_columns, const float* before,

@@ -1,21 +1,20 @@
 // Gradients of deliver, list by list, for one tile whose weights and their gradient stay in cache: a row (t, b) of
-// ∂L/∂i stays in registers while the list that arrived then is gone through.
+// ∂L/∂i stays in registers while the list that arrived then is processed.
 //
 //   d_value[m] = Σ_n weight[m, n]·d_current[n]     of each m that is listed, spike or near-spike
-//   sum[m, n] += d_current[n]                      of each m that fired; value times that where lists are graded
+//   sum[m, n] += d_current[n]                      of each m that fired; times value if lists are graded
 //
-// Nothing has to be sorted. Whoever gives the rows of a group of samples in the order of deliver_grad.h gets its bits.
+// Nothing is sorted. Given the rows of a group of samples in the order of deliver_grad.h, the bits are the same.
 //
 // weight, sum: [M, W], rows padded to the tile; `sum` belongs to the caller's thread. d_value: in the order of the
-// lists. Cost: 4·W bytes read for each listed neuron, 8·W read and written for each spike, from the cache that holds
-// them.
+// lists. Cost: 4·W bytes read for each listed neuron, 8·W read and written for each spike, all in cache.
 #pragma once
 
 #include "deliver_grad.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
 
-// A list with the row that it is multiplied by. weight (with `dots`) and sum may be null: not wanted.
+// A list with the row that it is multiplied by. weight (with `dots`) and sum may be null: not computed.
 template <int W, bool graded, class Id>
 inline void deliver_grad_list(const float* d_current, const Id* ids, std::int64_t n_spikes, std::int64_t n_listed,
                               const float* values, const float* weight, float* sum, PendingDots& dots) {

@@ -4,10 +4,10 @@
 //   d_weight[m -> n] += Σ_{rows in which m fired} d_current[row, n]        a group of samples at a time
 //   share[event]   = Σ_n weight[m -> n]·d_current[row, n]                  event: m is listed in `row`
 //
-// A sender's row holds its receivers, ascending, so that those of one tile lie together. Sums have the order that they
-// have where the row is a whole one with zeros (deliver.h, deliver_grad.h, tile_sums.h): the bits of a masked matrix.
-// `graded`: the value of each spike, null where all are 1.
-// Cost: 12 bytes read and one addition a synapse of a spike, forward; the gather of d_current is what costs backward.
+// A sender's row holds its receivers, ascending, so that those of one tile are contiguous. Sums have the same order as
+// for a full row with zeros (deliver.h, deliver_grad.h, tile_sums.h), so the bits are those of a masked matrix.
+// `graded`: the value of each spike, null if all are 1.
+// Cost: forward 12 bytes read and one addition per synapse of a spike; backward the gather of d_current dominates.
 #pragma once
 
 #include "records.h"
@@ -27,7 +27,7 @@ inline void deliver_sparse(float* current, const SparseRows& rows, const float* 
   }
 }
 
-// Where receiver n lies in the rows of d_current: tile p begins at p·tile_stride.
+// The position of receiver n in the rows of d_current: tile p begins at p·tile_stride.
 struct Places {
   int shift;
   std::size_t tile_stride;
@@ -44,7 +44,7 @@ inline void share_of_row(const SparseRows& rows, const float* values, std::uint3
     const std::uint32_t first = rows.receivers[e];
     float x = values[e] * d[at(first)];
     if ((rows.folds[e] & SparseRows::more_of_tile) && !(rows.folds[e + 1] & SparseRows::more_of_tile)) {
-      ++e;  // the sum of two, in whatever lanes
+      ++e;  // the sum of two, whatever their lanes
       x += values[e] * d[at(rows.receivers[e])];
     } else if (rows.folds[e] & SparseRows::more_of_tile) {  // the 16 lanes of a dot product
       alignas(64) float lanes[dot_lanes] = {};

@@ -1,22 +1,21 @@
-// Deliver through windows of weights, forward and backward: maps hear maps (host/src/maps/windows.h).
+// Deliver through windows of weights, forward and backward: from maps to maps (host/src/maps/windows.h).
 //
-//   current[k] += value·weight[k]              forward, of a spike and one run of a row, k = 0 .. n-1
-//   e          += Σ_k weight[k]·d_current[k]   backward, of a listed neuron and the same run
-//   d_weight[k] += value·d_current[k]          of a spike
+//   current[k] += value·weight[k]              forward, for a spike and one run of a row, k = 0 .. n-1
+//   e          += Σ_k weight[k]·d_current[k]   backward, for a listed neuron and the same run
+//   d_weight[k] += value·d_current[k]          for a spike
 //
-// A run is what a sender adds to one row of the receiver's maps without a gap: taps next to each other, their channels
-// last. It is taken 16 numbers at a time, the last of them filled up with +0, so that bits do not depend on the vector
-// width; all arrays have 16 numbers more than the rows they hold. The sum over a run has 16 lanes (simd.h), k
-// ascending.
+// A run is a sender's contiguous contribution to one row of the receiver's maps: adjacent taps, with channels last. It
+// is processed 16 numbers at a time, the last of them padded with +0, so that bits do not depend on the vector width;
+// all arrays have 16 numbers more than the rows they hold. The sum over a run has 16 lanes (simd.h), k ascending.
 //
-// No aliasing. One sample runs on one thread. Cost: 2 loads and a store for n numbers forward; backward 3 and a store.
+// No aliasing. One sample runs on one thread. Cost for n numbers: forward 2 loads and a store, backward 3 and a store.
 #pragma once
 
 #include "simd.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
 
-// x in the first n lanes, +0 in the others; n may be 0 or less, or more than there are.
+// x in the first n lanes, +0 in the others; n may be 0 or negative, or exceed the number of lanes.
 inline Vector first_lanes(Vector x, int n) {
   typedef std::int32_t Lanes __attribute__((vector_size(SPARSESNN_VECTOR_BYTES)));
   Lanes lane, bits;
@@ -27,7 +26,7 @@ inline Vector first_lanes(Vector x, int n) {
   return x;
 }
 
-// Calls body(k, n_left) for each vector of a run; n_left: numbers of the run from k on.
+// Calls body(k, n_left) for each vector of a run; n_left: the numbers of the run from k to its end.
 template <class Body>
 inline void each_vector(int n, Body&& body) {
   for (int k = 0; k < n; k += dot_lanes)
@@ -68,7 +67,7 @@ inline float share_of_run(const float* weight, const float* d_current, int n) {
   return sum_lanes(lanes_of_run(weight, d_current, n));
 }
 
-// Both halves of the backward pass, of a spike of value 1; returns as lanes_of_run.
+// Both halves of the backward pass, for a spike of value 1; returns the same as lanes_of_run.
 inline Vector share_and_deliver_run(const float* weight, float* d_weight, const float* d_current, int n) {
   Vector lanes[dot_vectors] = {};
   const int whole = n & ~(dot_lanes - 1);

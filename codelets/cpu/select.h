@@ -2,8 +2,8 @@
 //
 // A population's masks hold one bit per neuron, one word per tile. Candidates are the neurons that fired and the
 // near-spikes. Without a capacity all are listed. With capacity K fired neurons win over near-spikes; a group that does
-// not fit is cut as codelets/capacity.h says. Fixed activity fills up with silent neurons and sends all K. Words are
-// walked in ascending order, so lists ascend without sorting.
+// not fit is cut as in codelets/capacity.h. Fixed activity fills the list with silent neurons and sends all K. Words
+// are visited in ascending order, so lists ascend without sorting.
 #pragma once
 
 #include "codelets/capacity.h"
@@ -11,7 +11,7 @@
 
 namespace sparsesnn::SPARSESNN_ISA {
 
-// One group of candidates of a population: the word of tile p, and how many there are in all.
+// One group of candidates of a population: the word of tile p, and the number of candidates in all words.
 template <class Word>
 inline int count_bits(Word&& word, int n_tiles) {
   int n = 0;
@@ -19,7 +19,7 @@ inline int count_bits(Word&& word, int n_tiles) {
   return n;
 }
 
-// Of the set bits of a word, in ascending order, those from `from` to `to` - 1.
+// The set bits of a word from number `from` to number `to` - 1, counted in ascending order.
 inline std::uint64_t bits_between(std::uint64_t bits, int from, int to) {
   int k = 0;
   for (; k < from; ++k) bits &= bits - 1;
@@ -28,8 +28,8 @@ inline std::uint64_t bits_between(std::uint64_t bits, int from, int to) {
   return bits & ~rest;
 }
 
-// Calls keep(p, bits) with the kept part of each word; `n` candidates, of which `n_keep` stay, rotated by `hash`. The
-// first candidate of these words is the one of rank `rank`.
+// Calls keep(p, bits) with the kept part of each word; `n` candidates, of which `n_keep` are kept, rotated by `hash`.
+// The first candidate of these words has rank `rank`.
 template <class Word, class Keep>
 inline void keep_rotated(Word&& word, int n_tiles, int rank, int n, int n_keep, std::uint64_t hash, Keep&& keep) {
   if (n_keep >= n) {
@@ -38,7 +38,7 @@ inline void keep_rotated(Word&& word, int n_tiles, int rank, int n, int n_keep, 
   }
   const auto kept_ranks = keep_ranks(n, n_keep, [&](int n) { return static_cast<int>(hash % static_cast<Hash64>(n)); });
   const int start = kept_ranks.start, end = kept_ranks.end(), wrapped = kept_ranks.wrapped();
-  // most words stay or go as a whole
+  // most words are kept or dropped as a whole
   for (int p = 0; p < n_tiles; ++p) {
     const std::uint64_t bits = word(p);
     const int next = rank + __builtin_popcountll(bits);
@@ -54,14 +54,14 @@ inline void keep_rotated(Word&& word, int n_tiles, int rank, int n, int n_keep, 
   }
 }
 
-// Candidates of the other shards of a population: how many fired and nearly fired, in all and before this shard; how
-// many neurons there are, in all and before it.
+// The other shards of a population: how many neurons fired and nearly fired, in all shards and in those before this
+// one; how many neurons there are, in all and before it.
 struct OtherShards {
   int fired = 0, near = 0, fired_before = 0, near_before = 0, neurons = 0, neurons_before = 0;
 };
 
-// Applies capacity K to one list. fired, listed: words of tile p at p·stride. sent, near: written likewise.
-// Returns how many candidates found no slot, in all shards.
+// Applies capacity K to one list. fired, listed: words of tile p at p·stride. sent, near: written in the same layout.
+// Returns the number of candidates that found no slot, in all shards.
 inline int select_capacity(const std::uint64_t* fired, const std::uint64_t* listed, std::uint64_t* sent,
                            std::uint64_t* near, std::size_t stride, int n_tiles, int n_neurons, int tile_width,
                            int capacity, bool fixed, std::uint64_t hash, const OtherShards& others) {

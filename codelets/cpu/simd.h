@@ -1,12 +1,12 @@
-// Vectors of the widest kind that the instruction set has, and the fixed order of sums.
+// Vectors of the widest kind in the instruction set, and the fixed order of sums.
 //
-// This header and all codelets are compiled once per instruction set, each time into a namespace of its own
-// (SPARSESNN_ISA), so that the linker can never mix two builds of one inline function. For the same reason the
-// codelets use no containers of the standard library.
+// This header and all codelets are compiled once per instruction set, each time into its own namespace (SPARSESNN_ISA),
+// so that the linker can never mix two builds of one inline function. For the same reason the codelets use no
+// containers of the standard library.
 //
-// Contract on floating point: every result is independent of the vector width. Element-wise work is so by nature
-// (no contraction into fused multiply-adds: the build sets -ffp-contract=off). A dot product runs over 16 lanes,
-// lane l summing elements l, l + 16, l + 32, ... in ascending order; the lanes are then added pairwise by halves.
+// Contract on floating point: no result depends on the vector width. Element-wise operations do not by nature (no
+// contraction into fused multiply-adds: the build sets -ffp-contract=off). A dot product runs over 16 lanes, lane l
+// summing elements l, l + 16, l + 32, ... in ascending order; the lanes are then added pairwise by halves.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct Bf16 {
 };
 
 #if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64
-// The forms with a mask give the same instructions; in those without one GCC 12 sees a variable that nobody set.
+// The masked forms give the same instructions; in the others GCC 12 warns of an uninitialized variable.
 inline constexpr __mmask16 all_lanes = 0xffff;
 #endif
 
@@ -62,7 +62,7 @@ inline Vector load(const Bf16* p) {
 #endif
 }
 
-// What a finite x becomes when it is stored as Bf16 and loaded again.
+// A finite x stored as Bf16 and loaded again.
 inline Vector round_to_bf16(Vector x) {
   typedef std::uint32_t Bits __attribute__((vector_size(SPARSESNN_VECTOR_BYTES)));
   Bits bits;
@@ -74,7 +74,7 @@ inline Vector round_to_bf16(Vector x) {
 
 inline void store(float* p, Vector x) { std::memcpy(p, &x, sizeof(x)); }
 
-// The first n lanes, 0 to vector_width of them, the others 0; nothing behind them is read.
+// The first n lanes, 0 to vector_width of them, the others 0; reads nothing past them.
 inline Vector load_first(const float* p, int n) {
 #if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64
   return (Vector)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
@@ -88,7 +88,7 @@ inline Vector load_first(const float* p, int n) {
 #endif
 }
 
-// Writes the first n lanes, likewise.
+// Writes the first n lanes; otherwise like load_first.
 inline void store_first(float* p, Vector x, int n) {
 #if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64
   _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), (__m512)x);
@@ -100,13 +100,13 @@ inline void store_first(float* p, Vector x, int n) {
 #endif
 }
 
-// Lanes of the k-th vector of a row of n numbers.
+// The number of lanes in the k-th vector of a row of n numbers.
 inline int lanes_of(int n, int k) {
   const int left = n - k * vector_width;
   return left < 0 ? 0 : left < vector_width ? left : vector_width;
 }
 
-// A number of each of W neurons.
+// One number for each of W neurons.
 template <int W>
 struct Columns {
   Vector x[W / vector_width];
@@ -158,9 +158,8 @@ inline std::uint32_t mask_greater(Vector a, Vector b) {
 #endif
 }
 
-// Writes x[l] for each bit l that is set, ascending, and returns where the next one goes; up to a vector may be
-// written. Only where the instruction set `compresses`; elsewhere a walk over the bits is cheaper, and this is not
-// defined.
+// Writes x[l] for each set bit l, ascending, and returns the next position; may write up to a whole vector. Defined
+// only if the instruction set `compresses`; elsewhere a loop over the bits is cheaper.
 #if defined(__AVX512F__) && SPARSESNN_VECTOR_BYTES == 64
 inline constexpr bool compresses = true;
 inline float* store_selected(float* out, Vector x, std::uint32_t bits) {
@@ -172,15 +171,15 @@ inline constexpr bool compresses = false;
 float* store_selected(float* out, Vector x, std::uint32_t bits);
 #endif
 
-// out ← (a - b)[k] for each bit k that is set, ascending, of W; returns where the next one goes. As store_selected, it
-// may write up to a vector past that.
+// out ← (a - b)[k] for each set bit k of W, ascending; returns the next position. Like store_selected, it may write up
+// to a vector past that.
 template <int W>
 inline float* differences_at(float* out, const float* a, const float* b, std::uint64_t bits) {
   if constexpr (compresses) {
     for (int k = 0; k < W; k += vector_width)
       out = store_selected(out, load(a + k) - load(b + k), static_cast<std::uint32_t>(bits >> k));
   } else {
-    // Most words hold four bits at most: so many are written without a branch that no predictor wins.
+    // Most words hold four bits at most: four are always written, without an unpredictable branch.
     const int n = __builtin_popcountll(bits);
     const auto put = [&](int j) {
       const int k = __builtin_ctzll(bits | 1ull << (W - 1));
@@ -194,7 +193,7 @@ inline float* differences_at(float* out, const float* a, const float* b, std::ui
   return out;
 }
 
-// Who of a vector's neurons fired.
+// Which neurons of a vector fired.
 template <>
 struct Fired<Vector> {
   typedef std::int32_t Lanes __attribute__((vector_size(SPARSESNN_VECTOR_BYTES)));
@@ -211,7 +210,8 @@ inline Vector where(Fired<Vector> fired, Vector x) {
   return x;
 }
 
-// The 16 lanes of a dot product, added by halves down to one vector: l += l + 8, and so on while that is wider.
+// The 16 lanes of a dot product, added by halves down to one vector: l += l + 8, then by 4 and so on while wider than
+// that.
 inline Vector fold_lanes(Vector (&lanes)[dot_vectors]) {
   for (int half = dot_vectors / 2; half >= 1; half /= 2)
     for (int k = 0; k < half; ++k) lanes[k] += lanes[k + half];
@@ -228,7 +228,7 @@ inline float sum_lanes(Vector x) {
 }
 
 // One level of sum_rows: x and y hold groups of `Group` lanes, one group a row; adds the halves of each group and puts
-// the groups of y behind those of x.
+// the groups of y after those of x.
 template <int Group, int... Lane>
 inline Vector fold_groups(Vector x, Vector y, std::integer_sequence<int, Lane...>) {
   constexpr int half = Group / 2, groups = vector_width / Group;
@@ -258,7 +258,7 @@ inline Half add_halves(const Vector& x) {
   return low + high;
 }
 
-// Of four rows, in registers of half the width: shuffles across the halves of a whole one are slow.
+// The sums of four rows, in half-width registers: shuffles across the halves of a full one are slow.
 inline Half sum_four(const Vector* rows) {
   const Half a = add_halves(rows[0]), b = add_halves(rows[1]), c = add_halves(rows[2]), d = add_halves(rows[3]);
   const Half ab = __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
@@ -267,7 +267,7 @@ inline Half sum_four(const Vector* rows) {
 }
 #endif
 
-// Lane r of the result is sum_lanes(rows[r]), to the bit; `rows` is used up. Two shuffles a row instead of a chain.
+// Lane r of the result is sum_lanes(rows[r]), to the bit; `rows` is overwritten. Two shuffles a row instead of a chain.
 inline Vector sum_rows(Vector (&rows)[vector_width]) {
 #if SPARSESNN_VECTOR_BYTES == 32
   return __builtin_shufflevector(sum_four(rows), sum_four(rows + 4), 0, 1, 2, 3, 4, 5, 6, 7);
@@ -277,7 +277,7 @@ inline Vector sum_rows(Vector (&rows)[vector_width]) {
 #endif
 }
 
-// The same, written to memory, where halves need not be joined.
+// The same, written to memory, where the halves need not be joined.
 inline void store_sums(float* out, Vector (&rows)[vector_width]) {
 #if SPARSESNN_VECTOR_BYTES == 32
   for (int r = 0; r < vector_width; r += 4) {

@@ -2,13 +2,13 @@
 //
 //   z ← step(z, i)           fired: x > θ           listed: fired, or x > θ_grad
 //
-// Where parameters learn, the derivatives of the states by them, their traces, run along as dual numbers, so that the
-// backward pass needs them only at listed neurons, ∂L/∂p = Σ σ'·e·∂(x - θ)/∂p, and no state is stored. Through a spike
-// they pass at neurons that were listed, times σ'. Source: the chain rule along one neuron; the same traces as e-prop's
-// eligibility vectors (Bellec et al. 2020).
+// If parameters are trained, the derivatives of the states by them, their traces, are carried along as dual numbers, so
+// that the backward pass needs them only at listed neurons, ∂L/∂p = Σ σ'·e·∂(x - θ)/∂p, and no state is stored. They
+// pass through the spikes of listed neurons, times σ'. Source: the chain rule along one neuron; the same traces as
+// e-prop's eligibility vectors (Bellec et al. 2020).
 //
 // W neurons; pointers to W floats of the tile and sample, no aliasing; in the usual step currents in registers. Cost:
-// that of the model, and no memory but the states (and, of each parameter that learns, as much again).
+// that of the model; no memory but the states (and as much again for each trained parameter).
 #pragma once
 
 #include "codelets/dual.h"
@@ -17,7 +17,7 @@
 
 namespace sparsesnn::SPARSESNN_ISA {
 
-// A model's states, parameters and constants as its functions over vectors read them.
+// A model's states, parameters and constants as its functions read them, over vectors.
 template <class M>
 struct TileNeurons {
   float* state[M::n_states];
@@ -39,7 +39,8 @@ struct Masks {
   std::uint64_t fired = 0, listed = 0;  // one bit per neuron
 };
 
-// Of a readout: θ_grad is not read, and nobody fires. `n_columns` of its neurons exist; their potentials go to `out`.
+// One step of a readout: θ_grad is not read, and no neuron fires. `n_columns` of its neurons exist; their potentials go
+// to `out`.
 template <class M, int W>
 inline void step_readout(const TileNeurons<M>& n, const Columns<W>& current, int n_columns, float* out) {
   constexpr Fired<Vector> nobody{};
@@ -55,7 +56,7 @@ inline void step_readout(const TileNeurons<M>& n, const Columns<W>& current, int
   store_columns<W>(out, potentials, n_columns);
 }
 
-// `fresh`: the first step of a sequence: nobody has fired before it, whatever the potential 0 says of a negative θ.
+// `fresh`: the first step of a sequence: no neuron has fired before it, even if θ is negative and the potential 0.
 template <class M, int W>
 inline Masks step(const TileNeurons<M>& n, const float* grad_threshold, const float* current, bool fresh) {
   const Vector never = broadcast(__FLT_MAX__);
@@ -75,8 +76,8 @@ inline Masks step(const TileNeurons<M>& n, const float* grad_threshold, const fl
   return masks;
 }
 
-// The same of a model that is `fused`, with the usual record, x - θ of each listed neuron, in the same pass. Returns
-// where the next record goes.
+// The same for a model that is `fused`, with the usual record, x - θ of each listed neuron, in the same pass. Returns
+// the position of the next record.
 template <class M, int W>
 inline float* step_and_record(const TileNeurons<M>& n, const float* grad_threshold, const Columns<W>& current,
                               Masks& masks, float* record) {
@@ -98,8 +99,8 @@ inline float* step_and_record(const TileNeurons<M>& n, const float* grad_thresho
   return record;
 }
 
-// The traces of parameter `learnt`, before the states move on. slope: σ' of the step before at listed neurons, else 0;
-// null where no derivative passes through spikes. `detached`: none passes through the reset.
+// The traces of parameter `learnt`, before the states are updated. slope: σ' of the step before at listed neurons, else
+// 0; null if no derivative passes through spikes. `detached`: none passes through the reset.
 template <class M, int learnt, int W>
 inline void step_traces(const TileNeurons<M>& n, float* const* trace, const float* slope, bool detached,
                         const float* current, bool fresh) {

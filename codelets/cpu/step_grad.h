@@ -1,10 +1,10 @@
-// Gradient of step, of one tile at one step and sample (a row), of any model (neuron/neuron.h).
+// Gradient of step, for one tile at one step and sample (a row), of any model (neuron/neuron.h).
 //
-//   d ← adjoint(d)           d = ∂L/∂z, running over t, backwards; listed neurons differ from the others
+//   d ← adjoint(d)           d = ∂L/∂z, backward over t; listed neurons differ from the others
 //   ∂L/∂i = d_current(d)
 //
-// All neurons go at once as if none was listed; those that are go one by one, from what they were before.
-// Cost: that of the model's adjoint over the row, and as much for each listed neuron.
+// All neurons are computed at once as if none were listed; listed ones are then recomputed one by one from their values
+// before. Cost: that of the model's adjoint over the row, and as much for each listed neuron.
 #pragma once
 
 #include "codelets/neuron/neuron.h"
@@ -12,7 +12,7 @@
 
 namespace sparsesnn::SPARSESNN_ISA {
 
-// A model's running gradients, parameters and constants, of a tile (and sample).
+// A model's running gradients, parameters and constants, for a tile (and sample).
 template <class M>
 struct TileGrads {
   float* d[M::n_states];
@@ -26,8 +26,8 @@ struct ListedNeuron {
   At<float> at;
 };
 
-// All neurons of a tile, `adjoint(k, d, p, c)` a vector of them from k on. d_current: written; `copy`, if not null,
-// gets the same.
+// All neurons of a tile; `adjoint(k, d, p, c)` computes a vector of them from k on. d_current: written; `copy`, if not
+// null, gets the same.
 template <class M, int W, class Adjoint>
 inline void grad_all(const TileGrads<M>& n, float* d_current, float* copy, Adjoint&& adjoint) {
   Vector c[M::n_constants];
@@ -63,7 +63,7 @@ inline void grad_row(const TileGrads<M>& n, float* d_current, float* copy, const
   }
 }
 
-// Where listing adds q alone, which is 0 where a neuron is not listed; `d_current` may be `q`. `copy` as above.
+// For models to which listing adds q alone, which is 0 for an unlisted neuron; `d_current` may be `q`. `copy` as above.
 template <class M, int W>
 inline void grad_row(const TileGrads<M>& n, const float* q, float* d_current, float* copy) {
   grad_all<M, W>(n, d_current, copy, [q](int k, Vector* d, Vector* p, Vector* c) { M::adjoint(d, p, c, load(q + k)); });

@@ -1,4 +1,4 @@
-// The gradient of a shard's input currents: of weights, and of the lists that it read (ListGrad), which Sum adds up.
+// Gradients of the weights of a shard, and of the lists that it read (ListGrad), which Sum adds up.
 //
 //   d_weight[m, :] += ∂L/∂i[t+d]      for m that fired at t         share[slot] = weight[m, :]·∂L/∂i[t+d]
 //
@@ -7,10 +7,10 @@
 
 namespace sparsesnn::ipu {
 
-// Of the connections into a tile's shards. By connection: lists [B, stride] and buckets: remote, its sender at this
-// step; shares [B, slots]: written at listed slots; one pair where nobody needs it (n_slots = 0); gradients [M, w]:
-// worker i owns the rows m with m mod 6 = i. d_current: by shard. Order of sums: steps descending, samples ascending.
-// Weight: float or half.
+// The connections into a tile's shards. By connection: lists [B, stride] and buckets: remote, its sender at this step;
+// shares [B, slots]: written at listed slots; one pair if they are not needed (n_slots = 0); gradients [M, w]: worker i
+// owns the rows m with m mod 6 = i. d_current: by shard. Order of sums: steps descending, samples ascending. Weight:
+// float or half.
 template <class Weight>
 class ListGrad : public poplar::MultiVertex {
  public:

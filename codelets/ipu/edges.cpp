@@ -1,5 +1,5 @@
-// The edges of a pass that is part of somebody else's graph (host/src/ipu/passes.h): from tensors that PopART knows to
-// lists of uint16 and back, and gradients of lists from all steps to one step and back.
+// The edges of a pass inside another program's graph (host/src/ipu/passes.h): from PopART's tensors to lists of uint16
+// and back, and gradients of lists from all steps to one step and back.
 //
 // All run on the tile that owns the data; a worker owns whole lists, or whole words.
 #include "vertex.h"
@@ -32,7 +32,7 @@ class Narrow : public poplar::MultiVertex {
 
 SPARSESNN_VERTEX(Narrow, lists, kept, n_lists, capacity)
 
-// kept [n, stride] → lists [n, 2 + K] and values [n, K]: 1 for spikes; 0 for near-spikes and behind the last one.
+// kept [n, stride] → lists [n, 2 + K] and values [n, K]: 1 for spikes; 0 for near-spikes and after the last one.
 class Widen : public poplar::MultiVertex {
  public:
   poplar::Input<Ids> kept;
@@ -59,7 +59,7 @@ class Widen : public poplar::MultiVertex {
 
 SPARSESNN_VERTEX(Widen, kept, lists, values, n_lists, capacity)
 
-// Backwards in time: all [T, n, slots] → row [n, slots], at the slots that the list of this step fills.
+// Backward in time: all [T, n, slots] → row [n, slots], at the slots that the list of this step fills.
 class TakeRow : public poplar::MultiVertex {
  public:
   poplar::Input<Ids> kept;
@@ -82,7 +82,7 @@ class TakeRow : public poplar::MultiVertex {
 
 SPARSESNN_VERTEX(TakeRow, kept, all, row, clock, n_samples, n_slots)
 
-// Backwards in time: row [n, slots] → all [T, n, slots], with 0 at slots that the list of this step leaves empty.
+// Backward in time: row [n, slots] → all [T, n, slots], with 0 at slots that the list of this step leaves empty.
 class StoreRow : public poplar::MultiVertex {
  public:
   poplar::Input<Ids> kept;
@@ -126,7 +126,7 @@ class Clear : public poplar::MultiVertex {
 
 SPARSESNN_VERTEX(Clear, arrays, sizes, n_arrays)
 
-// d_bias [6, w]: a part from each worker of StateGrad. sum [w].
+// d_bias [6, w]: one row from each worker of StateGrad. sum [w].
 class SumBias : public poplar::MultiVertex {
  public:
   poplar::Input<Floats> d_bias;

@@ -1,4 +1,4 @@
-// Once a batch, between forward and backward steps: loss, and the regularizer of activity.
+// Once a batch, between forward and backward steps: loss, and the activity regularizer.
 #include "vertex.h"
 
 namespace sparsesnn::ipu {
@@ -20,7 +20,7 @@ float cross_entropy(const float* logits, const float* target, float* d, unsigned
   }
   const float log_sum = base::log_of(sum);
   for (unsigned c = 0; c < n; ++c) {
-    loss += target[c] * (log_sum - (logits[c] - most));  // large logits cancel before anything is rounded
+    loss += target[c] * (log_sum - (logits[c] - most));  // large logits cancel before rounding
     d[c] = (d[c] / sum - target[c]) * scale;
   }
   SPARSESNN_WORK(loss_value, n);
@@ -29,9 +29,9 @@ float cross_entropy(const float* logits, const float* target, float* d, unsigned
 
 }  // namespace
 
-// Of the samples of a readout's collector. values[p] [n, w of shard p]: remote, decoded potentials. targets
+// The loss of the samples on a readout's collector. values[p] [n, w of shard p]: remote, decoded potentials. targets
 // [n, C]: shares of the classes. logits [n, C]: means over the k neurons of a class. d_values [n, N]; d_logits [n, C]
-// is room to work in.
+// is workspace.
 class Loss : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Floats>> values;
@@ -73,8 +73,8 @@ class Loss : public poplar::MultiVertex {
 SPARSESNN_VERTEX(Loss, values, targets, settings, logits, d_logits, d_values, losses, sizes, n_shards, n_samples,
                  n_classes, n_per_class)
 
-// Of the samples of a readout's collector, where a class has several neurons and the maximum over time is that of their
-// mean. over_time [T, n, N]: potentials, which become their gradients; steps that hold the maximum share it.
+// The same if a class has several neurons and the maximum over time is taken of their mean. over_time [T, n, N]:
+// potentials, which become their gradients; steps that hold the maximum share it.
 class MaximumLoss : public poplar::MultiVertex {
  public:
   poplar::InOut<Floats> over_time;
@@ -113,7 +113,7 @@ class MaximumLoss : public poplar::MultiVertex {
   }
 
  private:
-  // Of a class, over its neurons.
+  // The mean of class c over its neurons.
   float mean(unsigned row, unsigned c, float share) const {
     float sum = 0.0f;
     for (unsigned k = 0; k < n_per_class; ++k) sum += over_time[row + c * n_per_class + k];
@@ -124,7 +124,8 @@ class MaximumLoss : public poplar::MultiVertex {
 SPARSESNN_VERTEX(MaximumLoss, over_time, targets, settings, logits, d_logits, losses, n_steps, n_samples, n_classes,
                  n_per_class)
 
-// Of the samples of a spiking output's collector: logits are counts of the spikes that were sent. kept [T, n, stride].
+// The loss of the samples on a spiking output's collector: logits are counts of the spikes that were sent. kept [T, n,
+// stride].
 class CountLoss : public poplar::MultiVertex {
  public:
   poplar::Input<Ids> kept;
@@ -163,8 +164,8 @@ class CountLoss : public poplar::MultiVertex {
 SPARSESNN_VERTEX(CountLoss, kept, targets, settings, logits, d_logits, d_values, losses, n_steps, n_samples, stride,
                  n_classes, n_per_class)
 
-// Spikes of each neuron over all steps and present samples of a tile's collectors, and after them their sum. counts
-// [N + 1, even]: by collector. first_sample: of this replica.
+// Spikes of each neuron over all steps and present samples of a tile's collectors, followed by their sum. counts [N +
+// 1, even]: by collector. first_sample: of this replica.
 class CountSpikes : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Ids>> kept;
@@ -199,7 +200,7 @@ SPARSESNN_VERTEX(CountSpikes, kept, counts, settings, first_sample, collectors, 
 //   a[n] = (1 / (T·B)) Σ s[t,b,n]      R = λ·mean_n max(0, lower - a[n])² + μ·max(0, mean_n a[n] - upper)²
 //
 // counts, totals: by shard and collector: remote, of the shard's neurons, and of all. out [w + 2]: by shard; the last
-// but one number is how many samples are present here: first_sample is that of this replica.
+// number but one is the count of samples present here: first_sample is that of this replica.
 class Regularize : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Array<float, 4>>> counts;

@@ -1,20 +1,20 @@
-// What a vertex is told about each of its items, and how the host packs it: one declaration, two readers.
+// The records with which the host describes a vertex's items to it: one declaration, read by both.
 //
-// A tile has one vertex a phase, whatever it holds: shards of several populations, collectors of several. Numbers of an
-// item travel as vertex state, an array of unsigned, one record after the other. Only 4-byte members; no library, popc
-// reads this too.
+// A tile has one vertex per phase, whatever it holds: shards of several populations, several collectors. The numbers of
+// an item travel as vertex state, an array of unsigned, one record after the other. Only 4-byte members and no library,
+// because popc compiles this too.
 //
-// A phase may take turns: populations joined by delay 0 run one after another, and where a compute set for each would
-// be too many vertices, one compute set is executed `n_turns` times a step. An item works in its own turn.
+// A phase may take turns: populations joined by delay 0 run one after another, and if a compute set for each would need
+// too many vertices, one compute set is executed `n_turns` times a step. An item runs in its own turn.
 #pragma once
 
 namespace sparsesnn::ipu {
 
-// Workers of a tile that rows, buckets and clocks are laid out for. A codelet asks its machine (`workers` in vertex.h),
-// the host its target; both refuse another number.
+// The workers of a tile for which rows, buckets and clocks are laid out. A codelet checks its machine (`workers` in
+// vertex.h), the host its target; both refuse another number.
 inline constexpr unsigned n_workers = 6;
 
-// The most states, parameters and constants that a neuron model has.
+// The largest numbers of states, parameters and constants of a neuron model.
 inline constexpr unsigned max_states = 2, max_parameters = 5, max_constants = 2;
 
 // A shard in Forward. model: its place in codelets/neuron/models.h; a readout's decoding is that of `Decoding` in
@@ -28,12 +28,12 @@ struct ForwardSource {
   unsigned stride, delay;
 };
 
-// Lists of some samples of one population. first_shard: of its masks; first_out: of what it sends; seed: its
+// Lists of some samples of one population. first_shard: of its masks; first_out: of the lists it sends; seed: its
 // population's place among the seeds.
 struct CompactCollector {
   unsigned turn, n_samples, first_sample, capacity, first_shard, n_shards, first_out, n_outs, fixed, seed;
 };
-// shift: how many steps before the one at hand the lists were made that are sent, beside the lags.
+// shift: the sent lists were made this many steps before the current one, in addition to the lags.
 struct FetchCollector {
   unsigned n_samples, stride, bucket_stride, first_out, n_outs, shift;
 };
@@ -49,7 +49,7 @@ struct SumGroup {
 };
 
 // A shard in StateGrad. n_rows: of d_current; n_history: of the history; threshold: its place among the parameters, 31
-// where there is none.
+// if there is none.
 struct StateShard {
   unsigned turn, n_neurons, first_neuron, stride, n_slots, n_rows, n_history, model, n_states, threshold, readout;
   unsigned detach_reset, surrogate;
@@ -70,8 +70,8 @@ struct RegularizedShard {
   unsigned first, n_collectors, n_neurons, n_population;
 };
 
-// One value a neuron that is trained: a bias or a parameter of a shard; or one value for a whole population (`shared`).
-// low, high: the range that it is read in.
+// One trained value a neuron: a bias or a parameter of a shard; or one value for a whole population (`shared`). low,
+// high: the range to which it is clamped when read.
 struct TrainedVector {
   unsigned n, shared, counts_in_norm, n_used;
   float low, high;

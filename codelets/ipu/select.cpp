@@ -1,8 +1,8 @@
 // Lists: Compact makes them from bit masks, Fetch sends kept ones again.
 //
-// All run on collectors, which own some samples of a population: kept [T, n, stride], the lists of all steps; outs
-// [n, stride], what is sent, of `lags` steps ago. All six workers share each list: a worker owns a range of whole
-// words.
+// All run on collectors, which own some samples of a population: kept [T, n, stride], the lists of all steps; outs [n,
+// stride], the lists of `lags` steps ago, which are sent. All six workers share each list: a worker owns a range of
+// whole words.
 #include "vertex.h"
 
 namespace sparsesnn::ipu {
@@ -15,7 +15,7 @@ void deal(unsigned n, unsigned worker, unsigned& first, unsigned& last) {
   last = first + share < n ? first + share : n;
 }
 
-// This worker's part of the list that was made `lag` steps before t, into `out`; an empty list where there is none.
+// Copies this worker's part of the list made `lag` steps before t into `out`; an empty list if there is none.
 void send_kept(unsigned short* out, const unsigned short* kept, bool exists, unsigned worker) {
   if (!exists) {
     if (worker == 0) out[0] = out[1] = 0;
@@ -23,7 +23,7 @@ void send_kept(unsigned short* out, const unsigned short* kept, bool exists, uns
   }
   unsigned first, last;
   deal((kept[1] + 1) / 2, worker, first, last);
-  const unsigned end = 2 * last < kept[1] ? 2 * last : kept[1];  // the last word may be half a one
+  const unsigned end = 2 * last < kept[1] ? 2 * last : kept[1];  // the last word may be half full
   for (unsigned k = 2 * first; k < end; ++k) out[list_ids + k] = kept[list_ids + k];
   if (worker == 0) out[0] = kept[0], out[1] = kept[1];
   SPARSESNN_WORK(fetch_list, 1);
@@ -32,14 +32,14 @@ void send_kept(unsigned short* out, const unsigned short* kept, bool exists, uns
 
 }  // namespace
 
-// By collector: masks [n, words] of each of its shards: remote; firsts: first neuron of each of its shards, and
-// after them all neurons. Fired neurons win over near-spikes; candidates that do not fit are counted in dropped [T, n].
-// counts [n, 2]: spikes and dropped candidates of all steps so far. With `fixed` silent neurons fill the list, and all
-// of it is sent as spikes.
+// By collector: masks [n, words] of each of its shards: remote; firsts: the first neuron of each of its shards,
+// followed by the number of all neurons. Fired neurons win over near-spikes; candidates that do not fit are counted in
+// dropped [T, n]. counts [n, 2]: spikes and dropped candidates of all steps so far. With `fixed` silent neurons fill
+// the list, and all of it is sent as spikes.
 //
-// Slots are dealt to the workers. Each counts all words, and remembers how many candidates come before every sixth of
-// them; so it finds its first slot in that sixth, and stops after its last. outs are InOut: they keep what they hold
-// while other populations have their turn.
+// Slots are divided among the workers. Each counts all words, and remembers how many candidates come before every sixth
+// of them; it thus finds its first slot in that sixth, and stops after its last. outs are InOut: they keep their
+// contents during the turns of other populations.
 class Compact : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Words>> masks;
@@ -74,12 +74,12 @@ class Compact : public poplar::MultiVertex {
   }
 
  private:
-  // A word, and the candidates before it: fired, near, and neurons altogether.
+  // A word, and the candidates before it: fired, near, and all neurons.
   struct Place {
     unsigned shard, word, fired, near, neurons;
   };
   enum Kind { spikes, near_spikes };
-  // The list at hand: where it is kept, and what stays of each group of candidates.
+  // The current list: its place in `kept`, and the kept part of each group of candidates.
   struct List {
     unsigned short* ids;
     const CompactCollector& c;
@@ -130,7 +130,7 @@ class Compact : public poplar::MultiVertex {
     return {&masks[list.c.first_shard + shard][mask_words(n) * list.sample], n};
   }
 
-  // The place after all words; `places`: where each sixth of them begins.
+  // The place after all words; `places`: the beginning of each sixth of them.
   Place count(const List& list, Place* places) const {
     unsigned n_words = 0, word = 0, next = 0, first = 0, last;
     for (unsigned p = 0; p < list.c.n_shards; ++p) n_words += masks_of(list, p).n_words();
@@ -194,7 +194,7 @@ class Compact : public poplar::MultiVertex {
 SPARSESNN_VERTEX(Compact, masks, kept, outs, dropped, counts, clock, first_sample, seeds, collectors, firsts, lags,
                  n_collectors, n_turns)
 
-// The next step's lists of an input, forwards; where steps run again (`every`, see `Rows`), those of all populations.
+// The next step's lists of an input, forward; if steps run again (`every`, see `Rows`), those of all populations.
 class FetchForward : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Ids>> kept;
@@ -221,7 +221,7 @@ class FetchForward : public poplar::MultiVertex {
 
 SPARSESNN_VERTEX(FetchForward, kept, outs, clock, collectors, lags, n_collectors, every)
 
-// The lists of the step before, backwards; buckets [n, 12 + room]: their spikes by id modulo 6.
+// The lists of the step before, backward; buckets [n, 12 + room]: their spikes by id modulo 6.
 class FetchBackward : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Ids>> kept;

@@ -18,7 +18,7 @@ inline unsigned modulo(Hash64 z, unsigned n) {
 // n mod 6 of a 16-bit number: the product is exact up to 2^16.
 inline unsigned modulo_6(unsigned n) { return n - 6 * (n * 43691u >> 18); }
 
-// A group of candidates whose words are given in ascending order of neurons.
+// A group of candidates whose words come in ascending order of neurons.
 struct Group : KeptRanks<unsigned> {
   unsigned rank = 0;  // of the first candidate of the next word
 
@@ -28,7 +28,7 @@ struct Group : KeptRanks<unsigned> {
     rank = 0;
   }
 
-  // The part of the next word that stays.
+  // The kept part of the next word.
   unsigned kept(unsigned bits) {
     if (n_kept == n) return bits;
     if (n_kept == 0) return 0;

@@ -1,15 +1,15 @@
 // Forward: deliver, step and select for the neurons of a tile's shards, one time step.
 //
 //   i[b] = bias + Σ_sources Σ_{m in list} weight[m, :]     ids ascending, one addition after the other
-//   z[b] ← step(z[b], i[b])                     the neuron model's, see codelets/neuron; x: the first state
-//   masks[b] = which neurons have x > θ; which others have x > θ_grad
+//   z[b] ← step(z[b], i[b])                     of the neuron model, see codelets/neuron; x: the first state
+//   masks[b] = the neurons with x > θ; the others with x > θ_grad
 //
-// lists[k] [B, stride]: remote, what the collectors of source k sent; weights[k] [M, w]: the shard's columns; both in
-// the order of `sources`. By shard: parameters [rows, w]: those of the model, then θ_grad where it fires. bias [w].
-// history, memory: see `States`; history has all steps, or two where nothing is trained, or those of one segment and
-// the ends of others (`every`, see `Rows`). The current is summed up in the place of the new x. memory of a readout
-// [2, B, w]: its value over time so far and how many steps hold the maximum; of whoever has no need of it one pair.
-// masks [B, words]: see `Masks`. Cost: 4·w bytes read and w additions an id.
+// lists[k] [B, stride]: remote, from the collectors of source k; weights[k] [M, w]: the shard's columns; both in the
+// order of `sources`. By shard: parameters [rows, w]: those of the model, then θ_grad if it fires. bias [w]. history,
+// memory: see `States`; history has all steps, or two if nothing is trained, or those of one segment and the ends of
+// others (`every`, see `Rows`). The current is summed in the place of the new x. memory of a readout [2, B, w]: its
+// value over time so far and the number of steps that hold the maximum; one pair if it is not needed. masks [B, words]:
+// see `Masks`. Cost: 4·w bytes read and w additions an id.
 #include "vertex.h"
 
 namespace sparsesnn::ipu {
@@ -34,7 +34,7 @@ class Forward : public poplar::MultiVertex {
     const Moment now = forwards(&clock[0], worker, n_turns, every);
     for (unsigned k = 0; k < n_shards; ++k) {
       const ForwardShard& s = record<ForwardShard>(shards, k);
-      if (now.again && s.readout) continue;  // it has decoded all steps
+      if (now.again && s.readout) continue;  // it has decoded all steps already
       if (s.turn == now.turn) run(s, k, now.t, worker);
     }
     return true;
@@ -62,7 +62,7 @@ class Forward : public poplar::MultiVertex {
   }
   static unsigned n_ends(const ForwardShard& s) { return s.every ? s.n_rows - s.every : 0; }
 
-  // The last step of a segment is kept, where another one follows.
+  // Keeps the last step of a segment, if another segment follows.
   void keep_end(const ForwardShard& s, unsigned k, unsigned b, unsigned t, unsigned width) {
     const Place p = place_of(t, s.every);
     if (p.step + 1 < s.every || t + 1 == s.n_steps) return;
@@ -123,21 +123,21 @@ class Forward : public poplar::MultiVertex {
     }
   };
 
-  // Where the states of a sample are, before a step and after it. The row of the new x holds the current.
+  // The states of a sample, before a step and after it. The row of the new x holds the current.
   struct Sample {
     float* now[max_states];
     const float* before[max_states];
-    float* current;  // where it is kept
+    float* current;  // its place if it is kept
     const float* parameters;
     unsigned n_neurons, width;
-    bool first;  // step
+    bool first;  // the first step
     Bits bits;
   };
 
   void step(const ForwardShard& s, unsigned shard, unsigned b, unsigned t, unsigned width) {
     const States states{s.kept, s.n_rows, n_samples * width};
     const Rows of_history = rows(s, t);
-    // of one step that is kept, the row of the moment; at the start of a segment, of the end of the one before it
+    // the current row if one step is kept; at the start of a segment, the row of the end of the one before it
     const Rows of_memory{0, s.every && !place_of(t, s.every).step ? place_of(t, s.every).segment : 0};
     Bits bits{&masks[shard][s.readout ? 0 : mask_words(s.n_neurons) * b], s.n_neurons};
     Sample sample{{}, {}, nullptr, &parameters[shard][0], s.n_neurons, width, t == 0, bits};
@@ -158,7 +158,7 @@ class Forward : public poplar::MultiVertex {
     SPARSESNN_WORK(select_word, s.readout ? 0 : mask_words(s.n_neurons));
   }
 
-  // All that there is of each model: as little code as can be.
+  // All code that depends on the model: kept as small as possible.
   template <class M>
   static void advance(const float* constants, Sample& sample) {
     static_assert(M::n_states <= max_states && M::n_constants <= max_constants);
@@ -168,7 +168,7 @@ class Forward : public poplar::MultiVertex {
       for (unsigned q = 0; q < M::n_parameters; ++q) p[q] = sample.parameters[q * sample.width + k];
       const float i = sample.now[0][k];
       if (sample.current) sample.current[k] = i;
-      Fired<float> fired{false};  // before step 0 nobody has, even where θ is negative
+      Fired<float> fired{false};  // before step 0 no neuron has, even if θ is negative
       if constexpr (M::threshold >= 0)
         if (!sample.first) fired = Fired<float>::of(z[0], p[M::threshold]);
       M::step(z, p, constants, fired, fired, i);
@@ -178,7 +178,7 @@ class Forward : public poplar::MultiVertex {
     }
   }
 
-  // Of a readout: the value over time, and how many steps hold the maximum.
+  // Decodes a readout: the value over time, and the number of steps that hold the maximum.
   void decode(const ForwardShard& s, unsigned shard, unsigned b, unsigned t, const float* v, unsigned width) {
     float *value = &memory[shard][b * width], *ties = value + n_samples * width;
     const bool last = t + 1 == s.n_steps;

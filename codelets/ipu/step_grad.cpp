@@ -1,6 +1,6 @@
 // The gradient of a shard's state.
 //
-//   d ← adjoint(d) ; ∂L/∂i = d_current(d)       the neuron model's, see codelets/neuron; d = ∂L/∂z
+//   d ← adjoint(d) ; ∂L/∂i = d_current(d)       of the neuron model, see codelets/neuron; d = ∂L/∂z
 //
 // d_current: see `ring_row`.
 #include "vertex.h"
@@ -8,7 +8,7 @@
 namespace sparsesnn::ipu {
 namespace {
 
-// First of [begin, end) whose id is not below `id`; ids ascend there.
+// The first of [begin, end) whose id is not below `id`; ids ascend there.
 unsigned find(const unsigned short* ids, unsigned begin, unsigned end, unsigned id) {
   while (begin < end) {
     const unsigned middle = (begin + end) / 2;
@@ -23,13 +23,13 @@ unsigned find(const unsigned short* ids, unsigned begin, unsigned end, unsigned 
 
 }  // namespace
 
-// Of a tile's shards. By spiking shard: lists [B, stride], e [B, slots]: remote, its own population at this step and
-// ∂L/∂s at its slots. d_values [B, w]: by readout shard, ∂L/∂value, or over_steps [T, B, w]; else one pair. history:
-// see `States`. memory: of a readout what Forward decoded, [2, B, w]; else one pair. d_states [states, B, w]: d.
-// d_vectors [1 + learnt, 6, w]: of the bias, then of the parameters that learn, in the model's order; a worker's
-// samples each, which the optimizer adds: by_parameter of each step, and of θ what goes through σ'.
+// The state gradients of a tile's shards. By spiking shard: lists [B, stride], e [B, slots]: remote, its own population
+// at this step and ∂L/∂s at its slots. d_values [B, w]: by readout shard, ∂L/∂value, or over_steps [T, B, w]; else one
+// pair. history: see `States`. memory: for a readout the decoded values of Forward, [2, B, w]; else one pair. d_states
+// [states, B, w]: d. d_vectors [1 + learnt, 6, w]: of the bias, then of the trained parameters, in the model's order;
+// each row from one worker's samples, added by the optimizer: by_parameter of each step, and for θ the part through σ'.
 //
-// regularizer [w + 2]: what Regularize found, where `regularized`; else one pair.
+// regularizer [w + 2]: the output of Regularize, if `regularized`; else one pair.
 class StateGrad : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Ids>> lists;
@@ -58,12 +58,12 @@ class StateGrad : public poplar::MultiVertex {
   }
 
  private:
-  // The row of d_vectors that this worker adds to; `vector` counts the bias and what learns.
+  // The row of d_vectors that this worker adds to; `vector` counts the bias and the trained parameters.
   float* row(const StateShard& s, unsigned k, unsigned vector, unsigned worker) {
     return &d_vectors[k][(vector * workers + worker) * even(s.n_neurons)];
   }
 
-  // The same of a parameter that learns.
+  // The same for a trained parameter.
   float* row_of(const StateShard& s, unsigned k, unsigned parameter, unsigned worker) {
     return row(s, k, 1 + count_bits(s.learns & ((1u << parameter) - 1)), worker);
   }
@@ -79,7 +79,7 @@ class StateGrad : public poplar::MultiVertex {
     const unsigned short* ids;
     unsigned at, end;
 
-    // Whether the next one is that of neuron `id`; neurons ascend too.
+    // Whether the next slot is that of neuron `id`; neurons ascend too.
     bool take(unsigned id) {
       if (at == end || ids[at] != id) return false;
       ++at;
@@ -87,21 +87,21 @@ class StateGrad : public poplar::MultiVertex {
     }
   };
 
-  // What a model's functions read of a sample, and where results go.
+  // The inputs of a model's functions for one sample, and the places of the results.
   struct Sample {
     const StateShard& s;
     unsigned width, row, n_learnt = 0;
-    bool first, last, learns;  // step
+    bool first, last, learns;  // the first step, the last step
     float *d_states, *out, *bias, *d_threshold = nullptr;
     const float *x, *parameters;
-    const float* before[max_states] = {};  // states of the step before, where they are kept
+    const float* before[max_states] = {};  // states of the step before, if they are kept
     const float* current = nullptr;
     float* d_learnt[max_parameters] = {};
     unsigned learnt[max_parameters] = {};
     Slots spikes{}, near{};
     const float *e = nullptr, *more = nullptr;
 
-    // What a neuron adds to its gradient by its slot, if it has one.
+    // Fills in the contribution of a neuron's slot to its gradient, if it has one.
     bool listed(unsigned j, float distance, base::At<float>& at) {
       const bool spike = spikes.take(s.first_neuron + j);
       if (!spike && !near.take(s.first_neuron + j)) return false;
@@ -169,7 +169,7 @@ class StateGrad : public poplar::MultiVertex {
 
   // ∂L/∂x of a readout at this step, into the place of ∂L/∂i.
   void decoded(const StateShard& s, unsigned k, unsigned t, unsigned b, Sample& sample) {
-    const unsigned width = sample.width, over = s.decoding == over_max ? 1 : 0;  // else neither of these is read
+    const unsigned width = sample.width, over = s.decoding == over_max ? 1 : 0;  // otherwise neither is read
     const float *x = &history[k][over * (t * n_samples + b) * width], *value = &memory[k][over * b * width];
     const float* ties = value + over * n_samples * width;
     for (unsigned j = 0; j < s.n_neurons; ++j) {
@@ -184,7 +184,7 @@ class StateGrad : public poplar::MultiVertex {
     }
   }
 
-  // All that there is of each model: as little code as can be.
+  // All code that depends on the model: kept as small as possible.
   template <class M>
   static void adjoint(Sample& sample) {
     static_assert(M::n_states <= max_states && M::n_parameters <= max_parameters && M::n_constants <= max_constants);
@@ -200,7 +200,7 @@ class StateGrad : public poplar::MultiVertex {
         const float x = sample.x[j];
         const float through = sample.s.detach_reset ? 0.0f : 1.0f;
         base::At<float> at{Fired<float>::of(x, p[M::threshold]), 0.0f, 0.0f, x, through};
-        // who fired but found no slot differs from the silent by its reset
+        // a dropped spike differs from a silent neuron by its reset
         if (sample.listed(j, x - p[M::threshold], at) || at.s.is)
           by_spike = M::adjoint(d, p, c, at);
         else

@@ -3,13 +3,13 @@
 
 namespace sparsesnn::ipu {
 
-// What an optimizer's vertices have in common: the arrays of a tile's shards, and vectors with one value a neuron
-// (biases, and parameters that learn), whose gradient is spread over six rows, a worker's samples each. A vector that a
-// whole population shares has one value, of which every shard keeps a copy, and its gradient is summed up already.
+// Shared by an optimizer's vertices: the arrays of a tile's shards, and vectors with one value a neuron (biases, and
+// trained parameters), whose gradient is spread over six rows, a worker's samples each. A vector that a whole
+// population shares has one value, of which every shard keeps a copy; its gradient is already summed.
 namespace {
 
-// Of a parameter at an end of its range, or beyond it, a gradient that would move it further out is 0: the rule of
-// sparsesnn/bounds.py.
+// At an end of a parameter's range, or beyond it, a gradient that would move the parameter further out counts as 0: the
+// rule of sparsesnn/bounds.py.
 float gradient_of(const TrainedVector& v, float value, const float* rows, unsigned k) {
   float g = 0.0f;
   if (v.shared) {
@@ -82,7 +82,7 @@ class SquareSum : public poplar::MultiVertex {
 
 SPARSESNN_VERTEX(SquareSum, gradients, values, d_vectors, sums, sizes, vectors, n_arrays, n_vectors)
 
-// Adds sums of squares, dealt to the workers: those of the tiles of one IPU.
+// Adds sums of squares, divided among the workers: those of the tiles of one IPU.
 class DeviceNorm : public poplar::MultiVertex {
  public:
   poplar::Input<Array<float, 4>> parts;
@@ -100,7 +100,7 @@ class DeviceNorm : public poplar::MultiVertex {
 
 SPARSESNN_VERTEX(DeviceNorm, parts, sums, n_parts)
 
-// The norm of all gradients together, and the factor that brings it down to the highest allowed.
+// The norm of all gradients together, and the factor that reduces it to the highest allowed norm.
 class Norm : public poplar::Vertex {
  public:
   poplar::Input<Array<float, 4>> sums;
@@ -124,9 +124,9 @@ SPARSESNN_VERTEX(Norm, sums, settings, norm, n_sums)
 enum OptimizerKind : unsigned { sgd, adam, adamw };
 
 // Updates a tile's weights and vectors, then clears the gradients of the weights. rounded: the weights as halves, for
-// those who read them so (`rounds`); else one pair. moments1, moments2 and their like of
-// vectors: one pair each where the kind has none. used: what a vector is used as, a copy for each neuron, within its
-// range; one pair where the vector itself is used (n_used = 0).
+// codelets that read halves (`rounds`); else one pair. moments1, moments2 and their counterparts for vectors: one pair
+// each if the optimizer has none. used: a copy of the vector for each neuron, clamped to its range; one pair if the
+// vector itself is used (n_used = 0).
 //
 //   sgd    m ← μ·m + g + λ·w ;  w ← w - lr·m
 //   adam   g ← g + λ·w       ;  m ← m + (1 - β1)·(g - m) ;  s ← β2·s + (1 - β2)·g² ;  w ← w - lr/c1·m / (√s/√c2 + ε)

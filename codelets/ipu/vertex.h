@@ -1,11 +1,12 @@
-// What all vertices share: field types, the layout of lists, and two macros that exist for the emulated machine alone.
+// Shared by all vertices: field types, the layout of lists, and two macros for the emulated machine alone.
 //
 // Letters: T steps, B samples of the batch, K capacity, M senders, n neurons of the shard, w = n rounded up to a pair.
-// Samples are dealt to the six workers of a tile round and round; no two workers write into one 4-byte word.
+// Samples are dealt to the six workers of a tile in turn; no two workers write into one 4-byte word.
 #pragma once
 
-// A spike is a comparison, so no multiply-add may be contracted. popc is a clang; whether it takes -ffp-contract=off is
-// not documented, and the pragma says the same for all that follows. The emulated machine is compiled with the option.
+// A spike is a comparison, so no multiply-add may be contracted. popc is a clang; whether it accepts -ffp-contract=off
+// is not documented, and the pragma has the same effect on all code below. The emulated machine is compiled with the
+// option.
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
 #endif
@@ -48,7 +49,7 @@ using Numbers = poplar::Vector<unsigned, one_pointer>;  // vertex state
 // Two floats, which a tile loads, adds and stores at once; the same source on every machine.
 typedef float Pair __attribute__((vector_size(8), may_alias));
 
-// The k-th pair of a row of weights, which are floats, or halves that are widened as they are read.
+// The k-th pair of a row of weights: floats, or halves that are widened when read.
 inline Pair weight_pair(const float* row, unsigned k) { return reinterpret_cast<const Pair*>(row)[k]; }
 inline Pair weight_pair(const half* row, unsigned k) {
   return Pair{static_cast<float>(row[2 * k]), static_cast<float>(row[2 * k + 1])};
@@ -59,12 +60,12 @@ inline const Pair* pairs(const float* x) { return reinterpret_cast<const Pair*>(
 
 // A list on the device: n_spikes, n_listed, then ids; spikes first, then near-spikes, each ascending.
 inline constexpr unsigned list_ids = 2;
-// Its spikes once more, by id modulo 6, so that each worker finds the rows of the weight gradient that it owns: where
-// each bucket begins, how many it holds, then ids. Buckets begin at even places: no word belongs to two.
+// Its spikes a second time, by id modulo 6, so that each worker finds the rows of the weight gradient that it owns: the
+// start of each bucket, its count, then ids. Buckets begin at even places: no word belongs to two.
 inline constexpr unsigned bucket_counts = workers, bucket_ids = 2 * workers;
 
-// The bit masks of a shard and a sample: who fired, and who nearly did. Up to 16 neurons have both in one word, fired
-// in its lower half; more have words of 32 neurons, first all of who fired, then all of who nearly did.
+// The bit masks of a shard and a sample: fired neurons and near-spikes. Up to 16 neurons have both in one word, fired
+// in its lower half; more have words of 32 neurons, first all words of fired neurons, then all of near-spikes.
 inline constexpr unsigned packed_neurons = 16;
 inline unsigned mask_words(unsigned n_neurons) { return n_neurons <= packed_neurons ? 1 : (n_neurons + 31) / 32 * 2; }
 struct Masks {
@@ -72,7 +73,7 @@ struct Masks {
   unsigned n_neurons;
 
   bool packed() const { return n_neurons <= packed_neurons; }
-  unsigned n_words() const { return (n_neurons + 31) / 32; }  // of either
+  unsigned n_words() const { return (n_neurons + 31) / 32; }  // in each mask
   unsigned fired(unsigned k) const { return packed() ? words[0] & 0xffffu : words[k]; }
   unsigned near(unsigned k) const { return packed() ? words[0] >> packed_neurons : words[n_words() + k]; }
 };
@@ -87,15 +88,15 @@ const Record& record(const Numbers& numbers, unsigned k) {
 }
 
 // How potentials become logits; the numbers are those of `_DECODINGS` in sparsesnn/ipu/spec.py.
-// `over_steps` decodes nothing: whoever owns the loss reads the potentials of all steps (host/src/ipu/passes.h).
+// `over_steps` decodes nothing: the owner of the loss reads the potentials of all steps (host/src/ipu/passes.h).
 enum Decoding : unsigned { over_max, over_mean, over_sum, over_last, over_steps };
 
-// What the host sends with each batch.
+// Settings that the host sends with each batch.
 enum Setting : unsigned {
   setting_lr,
   setting_weight_decay,
   setting_momentum,
-  setting_one_minus_beta1,  // from the host's doubles: 1 - 0.999f is off by 5e-5 of itself
+  setting_one_minus_beta1,  // from the host's doubles: 1 - 0.999f has a relative error of 5e-5
   setting_beta2,
   setting_one_minus_beta2,
   setting_eps,
@@ -107,7 +108,7 @@ enum Setting : unsigned {
   n_settings
 };
 
-// Where a step is among segments of `every` steps: a tile has no divider, and there are few segments.
+// The place of a step among segments of `every` steps: a tile has no divider, and there are few segments.
 struct Place {
   unsigned segment, step;
 };
@@ -116,9 +117,9 @@ inline Place place_of(unsigned t, unsigned every) {
   for (; p.step >= every; p.step -= every) ++p.segment;
   return p;
 }
-// Of what is kept of all steps, where step t is, and the one before it (t > 0). `every`: 0: all steps are kept. Else
-// only the last segment that ran has all its steps, in rows 0 to every - 1; of the segments before it the last step is
-// kept, in the rows behind.
+// The row of step t, and of the one before it (t > 0), in an array that keeps steps. `every`: 0: all steps are kept.
+// Else only the last segment that ran has all its steps, in rows 0 to every - 1; of each segment before it the last
+// step is kept, in the rows after those.
 struct Rows {
   unsigned now, before;
 };
@@ -128,16 +129,16 @@ inline Rows rows_of(unsigned t, unsigned every) {
   return {p.step, p.step ? p.step - 1 : every + p.segment - 1};
 }
 
-// Where the states of a shard lie. history [blocks, rows, B, w]: x, the first state; then each further state of which
-// all steps are kept, and the current if it is: those that gradients of learnt parameters read. `kept` has a bit for
-// each state, and one above them for the current. memory [states, ends, B, w]: the last step of every other state, and,
-// where there are segments, what it was at the end of each.
+// The layout of a shard's states. history [blocks, rows, B, w]: x, the first state; then each further state of which
+// all steps are kept, and the current if it is kept: those that gradients of trained parameters read. `kept` has a bit
+// for each state, and one above them for the current. memory [states, ends, B, w]: the last step of every other state,
+// and, if there are segments, its value at the end of each.
 struct States {
   unsigned kept, n_rows;
   unsigned row;  // floats of a step: B·w
 
   bool keeps(unsigned state) const { return state == 0 || (kept >> state & 1); }
-  // Where the block of a state, or of the current, begins: in the history; in the memory.
+  // The start of the block of a state, or of the current, in the history; in the memory.
   unsigned in_history(unsigned state) const {
     return (state ? 1 + count_bits(kept & ((1u << state) - 1)) : 0) * n_rows * row;
   }
@@ -156,8 +157,8 @@ inline unsigned ring_row(unsigned t, unsigned n_rows) {
   return row;
 }
 
-// Step and turn, which every worker keeps for itself: clock [2, 6]. Forwards t counts from 0; backwards down from T.
-// While steps run again for the backward pass, t counts forwards within a segment, and goes on with the one before it.
+// Step and turn, of which every worker keeps its own: clock [2, 6]. Forward, t counts from 0; backward, down from T.
+// While steps run again for the backward pass, t counts up within a segment, then continues with the segment before it.
 inline constexpr unsigned clock_again = 1u << 31;
 struct Moment {
   unsigned t, turn;
@@ -170,7 +171,7 @@ inline Moment forwards(unsigned* clock, unsigned worker, unsigned n_turns, unsig
   unsigned next = t + (last ? 1 : 0);
   if (again && last) {
     const Place p = place_of(t, every);
-    if (p.step + 1 == every) next = t - p.step - every;  // whatever it is after the first segment: nobody asks
+    if (p.step + 1 == every) next = t - p.step - every;  // any value after the first segment, where it is unused
   }
   clock[worker] = (next & ~clock_again) | again;
   clock[workers + worker] = last ? 0 : now.turn + 1;

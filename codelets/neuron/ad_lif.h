@@ -6,10 +6,10 @@
 //
 //   reset  zero v·(1 - s),  subtract v - θ·s
 //
-// Symplectic: v reads the new w. The state w is that of the step before, so that a step completes it first.
+// Symplectic: v reads the new w. The state w is that of the step before, so that a step first completes it.
 // Sources: Baronig et al. 2025 (symplectic, explicit); Bittar & Garner 2022 (sparch, here with the scale (1-ρ)·q).
 //
-// d[w] counts what goes by way of v in the same step, where v reads the new w.
+// d[w] includes the gradient through v in the same step, if v reads the new w.
 // Cost: about 14 flops a step forward, 12 backward.
 #pragma once
 
@@ -59,7 +59,7 @@ struct AdLif {
       z[v] = p[beta] * r + one_minus(p[beta]) * (c[gain] * i - z[w]);
   }
 
-  // ∂L/∂v by way of r (of sparch, by way of v itself), and through a spike by way of w.
+  // ∂L/∂v through r (for sparch, through v itself), and from a spike through w.
   template <class F>
   struct Back {
     F r, spike;
@@ -71,7 +71,7 @@ struct AdLif {
     }
   };
 
-  // d[w] from what it was, and d[v] before and after.
+  // d[w] from its value before, and from d[v] before and after.
   template <class F>
   static void pull_w(F* d, const F* p, F d_v_before) {
     d[w] = p[rho] * d[w] - one_minus(p[beta]) * (order == Order::explicit_ ? d_v_before : d[v]);

@@ -13,7 +13,7 @@
 
 namespace sparsesnn::SPARSESNN_ISA {
 
-// ρ, what is left of the potential of the step before, and its derivatives; models with another current share it.
+// ρ, the rest of the previous step's potential, and its derivatives; models with another current share it.
 template <Reset reset>
 struct Membrane {
   static constexpr bool adds_q = reset != Reset::zero, reads_x = reset == Reset::zero;
@@ -26,7 +26,7 @@ struct Membrane {
     if constexpr (reset == Reset::none) return beta * v;
   }
 
-  // δ[t] from δ[t+1] of a listed neuron; what went through σ' into `by_spike`.
+  // δ[t] from δ[t+1] of a listed neuron; adds the part through σ' to `by_spike`.
   template <class F>
   static F listed(F delta, F beta, F theta, const At<F>& at, F& by_spike) {
     F gamma = beta, by_s = F(0);  // ∂ρ/∂v, ∂ρ/∂s

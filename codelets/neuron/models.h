@@ -1,4 +1,4 @@
-// All neuron models, one line each. Whoever runs them goes through this list and finds a model by its name.
+// All neuron models, one line each; code that runs a model finds it in this list by name.
 #pragma once
 
 #include "ad_lif.h"

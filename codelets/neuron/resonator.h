@@ -1,7 +1,7 @@
-// Resonator: the state turns and shrinks, so that a neuron answers to one frequency of its input; a spike takes θ
-// from v.
+// Resonator: the state rotates and shrinks, so that a neuron responds to one frequency of its input; a spike subtracts
+// θ from v.
 //
-//   (v, y) ← β·R·(v - θ·s, y) + (g·i, 0)         R turns by the angle of which half the tangent is k:
+//   (v, y) ← β·R·(v - θ·s, y) + (g·i, 0)         R turns by an angle φ with tan(φ/2) = k:
 //                                                cos = (1 - k²) / (1 + k²),   sin = 2·k / (1 + k²)
 //
 // Source: the C-SiLIF neuron of Fabre et al. 2025, u ← λ·(u - s/2) + b·i with λ complex, where v = 2·Re u and
