@@ -12,22 +12,21 @@ from numpy.typing import NDArray
 version: str = ...
 
 def build_info() -> dict:
-    """What was built and what is in use; see sparsesnn.build_info."""
+    """The build and the choices in use; see sparsesnn.build_info."""
 
 def set_isa(name: str) -> None:
-    """
-    Chooses the instruction set; ValueError where this machine cannot run it.
-    """
+    """Chooses the instruction set; ValueError if this machine cannot run it."""
 
 def num_threads() -> int:
-    """Threads that share the engine's work."""
+    """Number of threads that share the engine's work."""
 
 def set_num_threads(n: int) -> None:
     """Sets the number of threads, 1 to 1024; ValueError otherwise."""
 
 def set_choice(name: str, value: int) -> int:
     """
-    For tests: sets a limit of choices.h, between passes, and returns what it was; ValueError where it is unknown or out of range.
+    For tests: sets a limit of choices.h, between passes, and returns its old value; ValueError if it is
+    unknown or out of range.
     """
 
 class LayerSpec:
@@ -53,71 +52,73 @@ class Lists:
 
     def check(self, n_neurons: int, n_samples: int, name: str) -> None:
         """
-        Raises ShapeError or SpikeListError, which begins with `name`, where the lists break their invariants.
+        Raises ShapeError or SpikeListError, which begins with `name`, if the lists break their invariants.
         """
 
     def perhaps_listed(self, n: int) -> object:
         """
-        bool[n], which of n neurons may stand in any of them; all, where nearly all do.
+        bool[n], true for neurons that may be in any of the lists; all true if nearly all are.
         """
 
     def hold(self, n_neurons: int) -> None:
         """
-        Remembers lists that are right for n_neurons: a pass that reads them later raises an error if they changed.
+        Records that the lists are valid for n_neurons: a pass that reads them later raises an error if they changed.
         """
 
     def show(self) -> None:
         """
-        The same of lists that a hidden Chain.forward has read, before somebody may write to them.
+        The same for lists that a hidden Chain.forward has read, before they may be written to.
         """
 
 class SparseRows:
     """
-    Sparse synapses as a layer reads them, see host/src/cpu/sparse_rows.h: of each of the receivers from
-    `first` on the senders, ascending. by_blocks: of a shard with an exchange.
+    Sparse synapses as a layer reads them, see host/src/cpu/sparse_rows.h: for each receiver from
+    `first` on its senders, ascending. by_blocks: for a shard with an exchange.
     """
 
     def __init__(self, n_pre: int, offsets: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], senders: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], tile_width: int, first: int = ..., by_blocks: bool = ...) -> None: ...
 
 class Windows:
     """
-    A convolution as a layer hears it, see host/src/maps/windows.h; shape: height, width, channels of the sender.
+    A convolution as its receiving layer reads it, see host/src/maps/windows.h; shape: height, width,
+    channels of the sender.
     """
 
     def __init__(self, *, shape: Sequence[int], channels_first: bool, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, channels: int) -> None: ...
 
 class Source:
     """
-    A sending population: its lists, size, delay and float32 weight [M, N], of sparse synapses
-    [synapses] with their rows; of a convolution that of its windows. sorted: these lists, sorted;
-    gradients of their values then come in that order.
+    A sending population: its lists, size, delay and float32 weight [M, N]; for sparse synapses
+    [synapses] with their rows; for a convolution the weight of its windows. sorted: these lists,
+    sorted; gradients of their values then come in that order.
     """
 
     def __init__(self, lists: Lists, n_pre: int, delay: int, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], packed: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ..., rows: SparseRows | None = ..., windows: Windows | None = ..., sorted: SortedLists | None = ...) -> None: ...
 
 class Loop:
     """
-    A recurrent connection: its float32 weight [N, N], of sparse synapses [synapses] with their rows,
-    its delay, 1 or more, and axonal delays: whole steps, and parts of a step where they lie between two.
+    A recurrent connection: its float32 weight [N, N], for sparse synapses [synapses] with their rows,
+    its delay, 1 or more, and axonal delays: whole steps, and fractions of a step if they lie between
+    two.
     """
 
     def __init__(self, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], delay: int, packed: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ..., rows: SparseRows | None = ..., steps: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)] | None = ..., fraction: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ...) -> None: ...
 
 class LayerCall:
     """
-    One call of a layer: its spec and sources; parameters, one array [N] or [] each, in the model's order;
-    state, one [B, N] each; without one all begins at 0.
+    One call of a layer: its spec and sources; parameters, one array [N] or [] each, in the model's
+    order; state, one [B, N] each; without it all states begin at 0.
     """
 
     def __init__(self, spec: LayerSpec, *, n_steps: int, n_samples: int, sources: Sequence[Source], parameters: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., loops: Sequence[Loop] = ..., state: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]] | None = ..., own_before: Lists | None = ..., exchange: Exchange | None = ...) -> None: ...
 
 def neuron_models() -> dict:
     """
-    By name of every neuron model that is built in: names of its states, of its parameters, number of constants.
+    For the name of every built-in neuron model: the names of its states and parameters, and the number of constants.
     """
 
 def surrogates() -> list[str]:
-    """Names of the surrogates that are built in."""
+    """Names of the built-in surrogates."""
 
 def pack_rows(spec: LayerSpec, by_sample: bool, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], begin: int, end: int, out: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu')], name: str) -> None:
     """
@@ -126,10 +127,10 @@ def pack_rows(spec: LayerSpec, by_sample: bool, weight: Annotated[NDArray[numpy.
     """
 
 def packed_bytes(spec: LayerSpec, n_pre: int) -> int:
-    """Bytes of a weight of n_pre rows that `pack_rows` packs."""
+    """Size in bytes of a weight of n_pre rows, packed by `pack_rows`."""
 
 def release_memory() -> None:
-    """Gives back the memory that the engine keeps for the next step."""
+    """Releases the memory that the engine keeps for the next step."""
 
 def phase_seconds(reset: bool) -> dict:
     """
@@ -140,7 +141,7 @@ group_samples: int = ...
 
 class Run:
     """
-    What a call of a layer gave back; arrays are NumPy's once they are asked for. None where there is none.
+    The result of a layer call; arrays become NumPy's at the first access. None if the layer has no such array.
     """
 
     @property
@@ -158,7 +159,7 @@ class Run:
 
     def perhaps_listed(self) -> object:
         """
-        bool[N], which neurons may stand in any of the lists; all, where nearly all do.
+        bool[N], true for neurons that may be in any of the lists; all true if nearly all are.
         """
 
     @property
@@ -181,43 +182,45 @@ def forward(layer: LayerCall) -> Run:
 
 def backward(layer: LayerCall, run: Run, d_out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_loops: Sequence[bool], wanted_bias: bool, n_batch: int = ..., wanted_delays: Sequence[bool] = ..., population: Lists | None = ...) -> dict:
     """
-    Gradients of a layer by its weights, list values and learnt parameters. d_out: that of its list values, of a
-    readout its potentials, [1, B, N] where it is the same at all steps. n_batch: samples of a batch of which these
-    are some, from first_sample on: gradients of weights come as one sum a branch (find_branches), [K, ...], of
-    neurons' parameters as one a group of group_samples samples, [G, ...]. Of a shard with an exchange, gradients of
-    list values come as one sum a block of its tiles (tile_folds), [K, slots]; with loops it needs the lists of its
+    Gradients of a layer by its weights, list values and trained parameters. d_out: the gradient of its
+    list values, or of a readout's potentials, [1, B, N] if it is the same at all steps. n_batch: size
+    of the batch if these are only some of its samples, from first_sample on: gradients of weights then
+    come as one sum a branch (find_branches), [K, ...], those of neurons' parameters as one per group of
+    group_samples samples, [G, ...]. For a shard with an exchange, gradients of list values come as one
+    sum per block of its tiles (tile_folds), [K, slots]; with loops it needs the lists of its
     population.
     """
 
 class Chain:
     """
-    Layers that run one after the other in one call: of each its name, a LayerCall whose lists, sizes
-    and state are not read, and what its sources read: 0 the input, k + 1 layer k. wanted: of each the
-    gradients that `backward` gives back, of the weight of every source and every loop, and the bias. shards: of ranks
-    that share the neurons, an engines/ranks/chain_shards.py; the layers are of this rank's, what they read and put out
-    is whole.
+    Layers that run one after the other in one call: for each its name, a LayerCall whose lists, sizes
+    and state are not read, and the inputs of its sources: 0 the input, k + 1 layer k. wanted: for each
+    layer the gradients that `backward` returns, of the weight of every source and every loop, and of
+    the bias. shards: for ranks that share the neurons, an engines/ranks/chain_shards.py; the layers are
+    then this rank's shards, but their inputs and outputs are whole.
     """
 
     def __init__(self, links: Sequence[tuple[str, LayerCall, Sequence[int]]], wanted: Sequence[tuple[Sequence[bool], Sequence[bool], bool]], shards: object | None = ...) -> None: ...
 
     def forward(self, input: Lists, n_steps: int, n_samples: int, told: list, hidden: bool = ..., first_sample: int = ...) -> list[Run]:
         """
-        As `forward` of each layer; told: of each its seed, first step, states, own lists before and packed weights of
-        sources and loops, or None. hidden: nobody writes to the input before `backward`, or `show` of it.
+        As `forward` of each layer; told: for each its seed, first step, states, own lists before and packed
+        weights of sources and loops, or None. hidden: the input is not written to before `backward`, or
+        `show` of it.
         """
 
     def backward(self, runs: Sequence[Run], d_out: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None], take: object, n_batch: int = ...) -> None:
         """
-        After `forward`, once: take(k, gradients) is called with the gradients of layer k that are wanted, from the
-        last layer on, unless nothing came back to it; with none where this rank has no neurons of it. d_out: of each
-        layer the gradient of its list values or potentials, or None. What comes back to a layer's lists is added in
-        the order in which PyTorch's graph adds it: d_out first, then the readers from the last one on. n_batch: as of
-        `_core.backward`.
+        After `forward`, once: calls take(k, gradients) with the wanted gradients of layer k, from the last
+        layer on, unless no gradient reached it; without gradients if this rank has no neurons of it. d_out:
+        for each layer the gradient of its list values or potentials, or None. Gradients of a layer's lists
+        are added in the order of PyTorch's graph: d_out first, then the readers from the last one on.
+        n_batch: as in `_core.backward`.
         """
 
 class Exchange:
     """
-    What a shard's passes ask of the other ranks; see host/src/bindings/python_exchange.h.
+    The requests of a shard's passes to the other ranks; see host/src/bindings/python_exchange.h.
     """
 
     def __init__(self, python: object) -> None: ...
@@ -230,11 +233,11 @@ class OwnEvents:
     def __init__(self, lists: Lists, n_neurons: int, n_samples: int, order: object) -> None: ...
 
     def __len__(self) -> int:
-        """Events: entries that arrive."""
+        """Number of events: entries that arrive."""
 
     def to_slots(self, values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], n_slots: int) -> object:
         """
-        float32[n_slots]: values of the events where their entries stand in the lists; 0 for others.
+        float32[n_slots]: values of the events at the places of their entries in the lists; 0 for others.
         """
 
 class SortedLists:
@@ -247,7 +250,7 @@ class SortedLists:
 
     @property
     def ends(self) -> list[int]:
-        """Where each message goes on with its lists."""
+        """Where the lists of each message begin, after its events."""
 
     @property
     def edges(self) -> list[int]:
@@ -260,7 +263,7 @@ class SortedLists:
 
 def chunk_plan(n_tiles: int) -> tuple[int, int]:
     """
-    Rows and groups of samples of a chunk of the backward pass of a layer of n_tiles tiles: see ChunkPlan.
+    Rows and groups of samples of a chunk, in the backward pass of a layer of n_tiles tiles: see ChunkPlan.
     """
 
 def shard_message(lists: Lists, n_neurons: int, dropped: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)] | None, events: OwnEvents | None = ...) -> object:
@@ -270,50 +273,54 @@ def shard_message(lists: Lists, n_neurons: int, dropped: Annotated[NDArray[numpy
 
 def merge_messages(messages: Sequence[Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)]], n_lists: int, limited: bool, first: Sequence[int]) -> tuple:
     """
-    Lists of a population from the messages of its shards: offsets, ids, n_spikes and, `limited`, dropped; rank r
-    owns neurons first[r] to first[r + 1] - 1.
+    Lists of a population from the messages of its shards: offsets, ids, n_spikes and, if `limited`,
+    dropped; rank r owns neurons first[r] to first[r + 1] - 1.
     """
 
 def find_branches(n_groups: int, edges: Sequence[int]) -> list:
     """
-    How the sums of groups of samples, cut at `edges`, add up to a batch's: (first group, last + 1, folds) of every
-    branch; folds: how many of the sums that wait it is added to, the latest first.
+    How the sums of groups of samples, cut at `edges`, add up to a batch's: (first group, last + 1,
+    folds) for every branch; folds: the number of pending sums it is added to, the latest first.
     """
 
 def add_branches(branches: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], folds: Sequence[int], total: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], active: Annotated[NDArray[numpy.bool_], dict(order='C', device='cpu', writable=False)] | None = ..., copies: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')]] = ...) -> None:
     """
-    Overwrites `total`, which may be one of them, by the sum of branches, float32 of any shape; of a matrix [M, N] only
-    the rows that are active, bool[M], if that is given, and writes these rows to `copies` too.
+    Overwrites `total`, which may be one of them, with the sum of branches, float32 of any shape; of a
+    matrix [M, N] only the active rows, bool[M], if given, and writes these rows to `copies` too.
     """
 
 def split_values(population: Lists, values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], first: Sequence[int]) -> list:
     """
-    Of values [K, entries] of lists those of every rank's neurons; rank r owns first[r] to first[r + 1] - 1.
+    For every rank the values [K, entries] of its neurons' entries; rank r owns first[r] to first[r + 1] - 1.
     """
 
 def tile_folds(edges: Sequence[int]) -> list:
     """
-    Of every rank r, which holds tiles edges[r] to edges[r + 1] - 1 of a population, the folds of the blocks that a
-    sum over its tiles consists of; `add_branches` makes one of all ranks' blocks.
+    For every rank r, which holds tiles edges[r] to edges[r + 1] - 1 of a population, the folds of the
+    blocks of which its part of a sum over tiles consists; `add_branches` makes one sum of all ranks'
+    blocks.
     """
 
 def empty_matrix(n_rows: int, n_columns: int, shared: bool = ...) -> object:
     """
-    float32[n_rows, n_columns], not initialized, of the memory that the engine keeps from step to step, or of shared memory.
+    float32[n_rows, n_columns], not initialized, from the memory that the engine keeps from step to
+    step, or from shared memory.
     """
 
 def shared_memory() -> tuple[int, int] | None:
     """
-    Descriptor and size of the file in which sums for other replicas lie from now on, or None where there is no such
-    thing; see host/src/machine/memory.h.
+    Descriptor and size of the file that holds sums for other replicas from now on, or None without
+    shared memory; see host/src/machine/memory.h.
     """
 
 def shared_place(array: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> int:
-    """Where in shared memory an array begins; -1: it is not there."""
+    """
+    Where in shared memory an array begins; -1: it is not in shared memory.
+    """
 
 def look_meanwhile(look: object | None) -> None:
     """
-    The engine calls look() in between, once in a millisecond at most, while it works for this thread, until that returns False.
+    While the engine works for this thread it calls look(), once in a millisecond at most, until that returns False.
     """
 
 def column_squares(x: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> object:
@@ -345,7 +352,7 @@ class Augment:
 
 def make_batch(ids: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], n_spikes: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], sample_starts: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], n_neurons: int, chosen: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], augment: Augment | None, values: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None) -> tuple:
     """
-    Samples of an event set as time-major lists (offsets, ids, n_spikes, values or None), augmented where asked for.
+    Samples of an event set as time-major lists (offsets, ids, n_spikes, values or None), augmented on request.
     """
 
 def delayed(lists: Lists, n_samples: int, n_neurons: int, steps: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], fraction: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, first_step: int) -> dict:
@@ -379,14 +386,14 @@ def adam(parameters: Sequence[tuple[Annotated[NDArray[numpy.float32], dict(order
 
 def cross_entropy(potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], labels: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)] | None, shares: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, over_time: str, label_smoothing: float, n_whole: float) -> tuple:
     """
-    Logits [B, C], losses [B] and their sum / n_whole [], of potentials [T, B, C]; labels int64[B], or shares
-    float32[B, C] of the classes.
+    Logits [B, C], losses [B] and their sum / n_whole [], from potentials [T, B, C]; labels int64[B], or
+    shares of the classes float32[B, C].
     """
 
 def cross_entropy_grad(potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], labels: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)] | None, shares: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, over_time: str, label_smoothing: float, n_whole: float, logits: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], d_loss: float) -> object:
     """
-    d_loss times the gradient of the sum of losses / n_whole by the potentials, [T, B, C], or [1, B, C] where it is the
-    same at all steps.
+    d_loss times the gradient of the sum of losses / n_whole by the potentials, [T, B, C], or [1, B, C]
+    if it is the same at all steps.
     """
 
 class DenseSpec:
@@ -398,7 +405,7 @@ class DenseSpec:
 
 def empty_bytes(n_bytes: int) -> object:
     """
-    Uninitialized memory, uint8[n_bytes], kept for the next step when let go.
+    Uninitialized memory, uint8[n_bytes]; once freed, it is kept for the next step.
     """
 
 def dense_multiply_suits() -> bool:
@@ -418,7 +425,7 @@ def dense_multiply(a: Annotated[NDArray[numpy.float32], dict(shape=(None, None),
 @overload
 def dense_multiply(a: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], b: PackedMatrix, c: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], *, transposed: bool = ..., accumulate: bool = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ...) -> None:
     """
-    c[M, N] = a·b, on top of c (accumulate) or of a bias [N]; a [M, K], or [K, M] if transposed, float32 or uint8.
+    c[M, N] = a·b, added to c (accumulate) or to a bias [N]; a [M, K], or [K, M] if transposed, float32 or uint8.
     """
 
 @overload
@@ -427,7 +434,7 @@ def dense_forward(spec: DenseSpec, current: Annotated[NDArray[numpy.float32], di
 @overload
 def dense_forward(spec: DenseSpec, current: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)], *, parameters: Sequence[Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None], grad_threshold: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, state: Sequence[Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None], out: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, fired: Annotated[NDArray[numpy.bool_], dict(order='C', device='cpu')] | None, rows: Sequence[Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None], fresh: bool = ...) -> None:
     """
-    Moves every neuron over the steps of `current` [T, B, N]; writes the state, and what else is given.
+    Advances every neuron over the steps of `current` [T, B, N]; writes the state and the other given arrays.
     """
 
 @overload

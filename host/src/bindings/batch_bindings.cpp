@@ -1,4 +1,4 @@
-// What Python sees of batches: one call, whose arrays are checked here.
+// Python bindings of batches: one call, whose arrays are checked here.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -22,7 +22,7 @@ void require(bool holds, const std::string& message) {
   if (!holds) throw InputError("ShapeError", "make_batch: " + message);
 }
 
-// Hands the memory of `array` to a NumPy array of another type of element.
+// Hands the memory of `array` to a NumPy array with another element type.
 template <class T, class Stored>
 nb::object to_numpy(Array<Stored>& array, std::size_t n) {
   Stored* data = array.release();
@@ -51,7 +51,7 @@ nb::tuple batch(const AnyIn& ids, const AnyIn& lengths, const In<std::int64_t>& 
   require(!values || (values->ndim() == 1 && values->size() == ids.size() && is_count(values->dtype())),
           "values must be uint8, uint16 or int32, one for each id");
   require(sample_starts.ndim() == 1 && sample_starts.size() == lengths.shape(0) + 1,
-          "sample_starts must have one entry more than there are samples");
+          "sample_starts must have one entry more than the number of samples");
   require(chosen.ndim() == 1, "chosen must be flat");
   require(n_neurons > 0 || !ids.size(), "n_neurons must be above 0");
   cache.ids = ids.data();
@@ -154,8 +154,7 @@ void register_batch(nb::module_& m) {
 
   m.def("make_batch", &batch, "ids"_a, "n_spikes"_a, "sample_starts"_a, "n_neurons"_a, "chosen"_a, "augment"_a.none(),
         "values"_a.none(),
-        "Samples of an event set as time-major lists (offsets, ids, n_spikes, values or None), augmented where asked "
-        "for.");
+        "Samples of an event set as time-major lists (offsets, ids, n_spikes, values or None), augmented on request.");
 }
 
 }  // namespace sparsesnn

@@ -34,15 +34,15 @@ void register_build(nb::module_& m) {
   set_num_threads_from_environment();
 
   m.attr("version") = SPARSESNN_VERSION;
-  m.def("build_info", &build_info, "What was built and what is in use; see sparsesnn.build_info.");
-  m.def("set_isa", &set_isa, "name"_a, "Chooses the instruction set; ValueError where this machine cannot run it.");
-  m.def("num_threads", &num_threads, "Threads that share the engine's work.");
-  // Waits for passes that run in other threads, which need the GIL to go on.
+  m.def("build_info", &build_info, "The build and the choices in use; see sparsesnn.build_info.");
+  m.def("set_isa", &set_isa, "name"_a, "Chooses the instruction set; ValueError if this machine cannot run it.");
+  m.def("num_threads", &num_threads, "Number of threads that share the engine's work.");
+  // Waits for passes that run in other threads, which need the GIL to continue.
   m.def("set_num_threads", &set_num_threads, "n"_a, nb::call_guard<nb::gil_scoped_release>(),
         "Sets the number of threads, 1 to 1024; ValueError otherwise.");
   m.def("set_choice", &set_choice, "name"_a, "value"_a,
-        "For tests: sets a limit of choices.h, between passes, and returns what it was; ValueError where it is unknown "
-        "or out of range.");
+        "For tests: sets a limit of choices.h, between passes, and returns its old value; ValueError if it is\n"
+        "unknown or out of range.");
 }
 
 }  // namespace sparsesnn

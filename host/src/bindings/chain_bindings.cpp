@@ -1,4 +1,4 @@
-// What Python sees of passes of several layers in one call.
+// Python bindings of passes of several layers in one call.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -22,16 +22,16 @@ using namespace nb::literals;
 namespace sparsesnn {
 namespace {
 
-// Layers that run one after the other in one call, with all that stays the same from call to call.
+// Layers that run one after the other in one call, and everything that does not change between calls.
 struct PyChain {
   struct Link {
     std::string name;
     PyLayer layer;
     std::vector<int> reads;  // per source: 0 the input, k + 1 link k
-    Wanted wanted;           // what `backward` gives back of it, and to the layers that it reads
+    Wanted wanted;           // gradients that `backward` returns, and passes to the layers that it reads
   };
   std::vector<Link> links;
-  std::optional<ChainShards> shards;  // where ranks share the neurons
+  std::optional<ChainShards> shards;  // if ranks share the neurons
 };
 
 using Runs = std::vector<std::shared_ptr<PyRun>>;
@@ -71,7 +71,7 @@ Runs forward_chain(const PyChain& chain, const std::shared_ptr<PyLists>& input, 
                                        std::to_string(chain.links.size()));
   const bool learns =
       std::any_of(chain.links.begin(), chain.links.end(), [](const auto& link) { return link.layer.spec.save; });
-  // Nobody can change the input while the layers run: it needs no look for each of its readers.
+  // The input cannot change while the layers run: it is not checked again for each of its readers.
   struct InOneCall {
     PyLists& lists;
     const bool watched, hidden;
@@ -90,8 +90,8 @@ Runs forward_chain(const PyChain& chain, const std::shared_ptr<PyLists>& input, 
   return runs;
 }
 
-// What came back to a layer of this rank's neurons so far: the first as it is, gradients of list values added one
-// after the other.
+// The gradient that has arrived so far at a layer of this rank's neurons: the first as it is, gradients of list values
+// added one after the other.
 class Arrived {
  public:
   explicit operator bool() const { return any_; }
@@ -118,7 +118,7 @@ class Arrived {
   Array<float> own_;
 };
 
-// Of the gradient of what link k put out, that of this rank's neurons.
+// This rank's part of the gradient of link k's output.
 Arrived arrived_from(const PyChain& chain, std::size_t k, PyRun& run, const In<float>& d_out) {
   const OutputGrads all = output_grads(run, d_out);
   Arrived found;
@@ -131,7 +131,7 @@ Arrived arrived_from(const PyChain& chain, std::size_t k, PyRun& run, const In<f
   return found;
 }
 
-// Gives the links that link k read what the values of their lists get; d_value: empty where this rank has no neurons of
+// Passes the gradients of list values to the links that link k reads; d_value: empty if this rank has no neurons of
 // link k.
 void send_back(const PyChain& chain, std::size_t k, const Runs& runs, std::vector<Array<float>> d_value,
                std::vector<Arrived>& arrived) {
@@ -147,7 +147,7 @@ void send_back(const PyChain& chain, std::size_t k, const Runs& runs, std::vecto
   for (std::size_t j = 0; j < sources.size(); ++j) arrived[sources[j]].add(std::move(wanted[j]));
 }
 
-// The gradients that Python wants of link k.
+// The gradients of link k that Python requested.
 nb::list own_gradients(const PyChain::Link& link, const PyLayer& layer, LayerGradients& of, int n_batch) {
   nb::list own;
   for (std::size_t j = 0; j < layer.sources.size(); ++j)
@@ -158,7 +158,7 @@ nb::list own_gradients(const PyChain::Link& link, const PyLayer& layer, LayerGra
   return own;
 }
 
-// The lists that a layer's loops brought, where ranks share its neurons.
+// The lists that a layer's loops received, if ranks share its neurons.
 PyLists* whole_of_loops(const PyLayer& layer, const PyRun& whole) {
   return layer.exchange && !layer.loops.empty() ? whole.lists().get() : nullptr;
 }
@@ -168,7 +168,7 @@ void backward_chain(const PyChain& chain, const Runs& runs, const std::vector<st
   const std::size_t n = chain.links.size();
   if (runs.size() != n || d_out.size() != n)
     throw InputError("ShapeError",
-                     "Chain: backward needs what forward gave back, and a gradient or None for each layer");
+                     "Chain: backward needs the runs that forward returned, and a gradient or None for each layer");
   std::vector<Arrived> arrived(n);
   for (std::size_t k = 0; k < n; ++k)
     if (d_out[k]) arrived[k] = arrived_from(chain, k, *runs[k], *d_out[k]);
@@ -204,12 +204,12 @@ PyChain make_chain(const std::vector<std::tuple<std::string, PyLayer*, std::vect
     chain.links.push_back({name, *layer, reads, {}});
   }
   if (wanted.size() != chain.links.size() || (chain.shards && chain.shards->size() != wanted.size()))
-    throw InputError("ShapeError", "Chain: give wishes, and shards where there are some, for all layers");
+    throw InputError("ShapeError", "Chain: give `wanted`, and shards if there are any, for all layers");
   for (std::size_t k = 0; k < wanted.size(); ++k) {
     PyChain::Link& link = chain.links[k];
     std::tie(link.wanted.weight, link.wanted.loops, link.wanted.bias) = wanted[k];
     if (link.wanted.weight.size() != link.layer.sources.size() || link.wanted.loops.size() != link.layer.loops.size())
-      throw InputError("ShapeError", "Chain: " + link.name + " needs a wish per source and per loop");
+      throw InputError("ShapeError", "Chain: " + link.name + " needs an entry of `wanted` per source and per loop");
     for (const int read : link.reads) link.wanted.value.push_back(read && chain.links[read - 1].layer.spec.save);
   }
   return chain;
@@ -220,34 +220,28 @@ PyChain make_chain(const std::vector<std::tuple<std::string, PyLayer*, std::vect
 void register_chain(nb::module_& m) {
   nb::class_<PyChain>(
       m, "Chain",
-      "Layers that run one after the other in one call: of each its name, a LayerCall whose lists, sizes\n"
-      "and state are not read, and what its sources read: 0 the input, k + 1 layer k. wanted: of each the\n"
-      "gradients that `backward` gives back, of the weight of every source and every loop, and the bias. shards: of "
-      "ranks\n"
-      "that share the neurons, an engines/ranks/chain_shards.py; the layers are of this rank's, what they read and put "
-      "out\n"
-      "is whole.")
+      "Layers that run one after the other in one call: for each its name, a LayerCall whose lists, sizes\n"
+      "and state are not read, and the inputs of its sources: 0 the input, k + 1 layer k. wanted: for each\n"
+      "layer the gradients that `backward` returns, of the weight of every source and every loop, and of\n"
+      "the bias. shards: for ranks that share the neurons, an engines/ranks/chain_shards.py; the layers are\n"
+      "then this rank's shards, but their inputs and outputs are whole.")
       .def(
           "__init__",
           [](PyChain* self, const std::vector<std::tuple<std::string, PyLayer*, std::vector<int>>>& links,
              const std::vector<std::tuple<std::vector<bool>, std::vector<bool>, bool>>& wanted,
              nb::object shards) { new (self) PyChain(make_chain(links, wanted, std::move(shards))); },
           "links"_a, "wanted"_a, "shards"_a.none() = nb::none())
-      .def(
-          "forward", &forward_chain, "input"_a, "n_steps"_a, "n_samples"_a, "told"_a, "hidden"_a = false,
-          "first_sample"_a = 0,
-          "As `forward` of each layer; told: of each its seed, first step, states, own lists before and packed weights "
-          "of\nsources and loops, or None. hidden: nobody writes to the input before `backward`, or `show` of it.")
-      .def(
-          "backward", &backward_chain, "runs"_a, "d_out"_a, "take"_a, "n_batch"_a = 0,
-          "After `forward`, once: take(k, gradients) is called with the gradients of layer k that are wanted, from "
-          "the\n"
-          "last layer on, unless nothing came back to it; with none where this rank has no neurons of it. d_out: of "
-          "each\n"
-          "layer the gradient of its list values or potentials, or None. What comes back to a layer's lists is added "
-          "in\n"
-          "the order in which PyTorch's graph adds it: d_out first, then the readers from the last one on. n_batch: as "
-          "of\n`_core.backward`.");
+      .def("forward", &forward_chain, "input"_a, "n_steps"_a, "n_samples"_a, "told"_a, "hidden"_a = false,
+           "first_sample"_a = 0,
+           "As `forward` of each layer; told: for each its seed, first step, states, own lists before and packed\n"
+           "weights of sources and loops, or None. hidden: the input is not written to before `backward`, or\n"
+           "`show` of it.")
+      .def("backward", &backward_chain, "runs"_a, "d_out"_a, "take"_a, "n_batch"_a = 0,
+           "After `forward`, once: calls take(k, gradients) with the wanted gradients of layer k, from the last\n"
+           "layer on, unless no gradient reached it; without gradients if this rank has no neurons of it. d_out:\n"
+           "for each layer the gradient of its list values or potentials, or None. Gradients of a layer's lists\n"
+           "are added in the order of PyTorch's graph: d_out first, then the readers from the last one on.\n"
+           "n_batch: as in `_core.backward`.");
 }
 
 }  // namespace sparsesnn

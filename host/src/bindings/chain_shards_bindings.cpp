@@ -133,7 +133,7 @@ std::shared_ptr<PyRun> ChainShards::whole(std::size_t k, const PyLayer& layer, s
 
 Array<float> ChainShards::own_part(std::size_t k, const PyRun& whole, const OutputGrads& d_out) const {
   const std::vector<std::uint32_t>& first = first_[k];
-  if (whole.lists()) {  // own entries stand in the order of a rank's own lists
+  if (whole.lists()) {  // own entries have the order of a rank's own lists
     const Lists lists = lists_of(whole);
     std::vector<float> own;
     with_ids(lists.wide, lists.ids, [&](auto* ids) {

@@ -1,4 +1,4 @@
-// What Python sees of axonal delays.
+// Python bindings of axonal delays.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -70,7 +70,7 @@ nb::tuple delayed_grad(PyLists& from, int n_samples, int n_neurons, const In<std
 }
 
 nb::object sum_of_groups(const In<float>& groups) {
-  if (groups.ndim() != 2) throw InputError("ShapeError", "add_groups: give [groups, numbers]");
+  if (groups.ndim() != 2) throw InputError("ShapeError", "add_groups: groups must be a matrix [groups, numbers]");
   const Array<float> given(groups.size());
   std::copy_n(groups.data(), groups.size(), given.data());
   Array<float> sum = add_groups(given, groups.shape(1));

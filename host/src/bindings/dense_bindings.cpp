@@ -1,4 +1,4 @@
-// What Python sees of the dense baseline's passes. Shapes are checked here; dtypes choose between float and double.
+// Python bindings of the dense baseline's passes. Shapes are checked here; dtypes choose between float and double.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -56,7 +56,7 @@ T* checked(const Optional<T>& array, std::initializer_list<std::size_t> shape, c
   return array->data();
 }
 
-// Arrays of one shape, one for each name in the model's order; fewer, or None among them, only where not `needed`.
+// Arrays of one shape, one for each name in the model's order; fewer, or None among them, only if not `needed`.
 template <class T>
 void check_all(const DenseList<T>& arrays, const char* const* names, int n_names, const char* what,
                std::initializer_list<std::size_t> shape, bool needed, T** to) {
@@ -151,10 +151,10 @@ void register_product(nb::module_& m) {
   m.def(
       "dense_multiply", &multiply_into<A>, "a"_a.noconvert(), "b"_a, "c"_a.noconvert(), nb::kw_only(),
       "transposed"_a = false, "accumulate"_a = false, "bias"_a.noconvert().none() = nb::none(),
-      "c[M, N] = a·b, on top of c (accumulate) or of a bias [N]; a [M, K], or [K, M] if transposed, float32 or uint8.");
+      "c[M, N] = a·b, added to c (accumulate) or to a bias [N]; a [M, K], or [K, M] if transposed, float32 or uint8.");
 }
 
-// Uninitialized memory, which goes back to the engine's store (memory.h) when NumPy lets go of it.
+// Uninitialized memory, which returns to the engine's store (memory.h) when NumPy frees it.
 nb::object empty_bytes(std::size_t n_bytes) {
   void* data = allocate(n_bytes);
   nb::capsule owner(data, [](void* p) noexcept { release(p); });
@@ -166,7 +166,7 @@ void register_passes(nb::module_& m) {
   m.def("dense_forward", &forward<F>, "spec"_a, "current"_a.noconvert(), nb::kw_only(), "parameters"_a.noconvert(),
         "grad_threshold"_a.noconvert().none(), "state"_a.noconvert(), "out"_a.noconvert().none(),
         "fired"_a.noconvert().none(), "rows"_a.noconvert(), "fresh"_a = false,
-        "Moves every neuron over the steps of `current` [T, B, N]; writes the state, and what else is given.");
+        "Advances every neuron over the steps of `current` [T, B, N]; writes the state and the other given arrays.");
   m.def("dense_backward", &backward<F>, "spec"_a, "d_out"_a.noconvert(), nb::kw_only(), "parameters"_a.noconvert(),
         "grad_threshold"_a.noconvert().none(), "rows"_a.noconvert(), "d_state"_a.noconvert(), "d_current"_a.noconvert(),
         "d_bias"_a.noconvert().none(), "d_parameters"_a.noconvert(), "current"_a.noconvert().none() = nb::none(),
@@ -192,7 +192,7 @@ void register_dense(nb::module_& m) {
           },
           nb::kw_only(), "model"_a, "constants"_a, "detach_reset"_a, "surrogate"_a, "slope"_a);
   m.def("empty_bytes", &empty_bytes, "n_bytes"_a,
-        "Uninitialized memory, uint8[n_bytes], kept for the next step when let go.");
+        "Uninitialized memory, uint8[n_bytes]; once freed, it is kept for the next step.");
   m.def("dense_multiply_suits", &dense_gemm_suits,
         "Whether the instruction set in use has a matrix product here that is faster than PyTorch's.");
   nb::class_<PackedMatrix>(m, "PackedMatrix", "A matrix b [K, N], float32, in the order in which products read it.")

@@ -1,4 +1,4 @@
-// What Python sees of the engine. Shapes and dtypes are checked here, once; the engine trusts them.
+// Python bindings of the engine. Shapes and dtypes are checked here, once; the engine trusts them.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
@@ -125,20 +125,20 @@ void register_engine(nb::module_& m) {
             checked_lists(self, n_neurons, n_samples, nullptr, name.c_str());
           },
           "n_neurons"_a, "n_samples"_a, "name"_a,
-          "Raises ShapeError or SpikeListError, which begins with `name`, where the lists break their invariants.")
+          "Raises ShapeError or SpikeListError, which begins with `name`, if the lists break their invariants.")
       .def("perhaps_listed", &perhaps_listed, "n"_a,
-           "bool[n], which of n neurons may stand in any of them; all, where nearly all do.")
+           "bool[n], true for neurons that may be in any of the lists; all true if nearly all are.")
       .def("hold", &PyLists::hold, "n_neurons"_a,
-           "Remembers lists that are right for n_neurons: a pass that reads them later raises an error if they "
+           "Records that the lists are valid for n_neurons: a pass that reads them later raises an error if they "
            "changed.")
       .def(
           "show", [](PyLists& self) { self.show(true); },
-          "The same of lists that a hidden Chain.forward has read, before somebody may write to them.");
+          "The same for lists that a hidden Chain.forward has read, before they may be written to.");
 
   nb::class_<SparseRowsOf>(
       m, "SparseRows",
-      "Sparse synapses as a layer reads them, see host/src/cpu/sparse_rows.h: of each of the receivers from\n"
-      "`first` on the senders, ascending. by_blocks: of a shard with an exchange.")
+      "Sparse synapses as a layer reads them, see host/src/cpu/sparse_rows.h: for each receiver from\n"
+      "`first` on its senders, ascending. by_blocks: for a shard with an exchange.")
       .def(
           "__init__",
           [](SparseRowsOf* self, int n_pre, const In<std::int64_t>& offsets, const In<std::int32_t>& senders,
@@ -152,8 +152,8 @@ void register_engine(nb::module_& m) {
 
   nb::class_<Windows>(
       m, "Windows",
-      "A convolution as a layer hears it, see host/src/maps/windows.h; shape: height, width, channels of the "
-      "sender.")
+      "A convolution as its receiving layer reads it, see host/src/maps/windows.h; shape: height, width,\n"
+      "channels of the sender.")
       .def(
           "__init__",
           [](Windows* self, std::array<int, 3> shape, bool channels_first, std::array<int, 2> kernel,
@@ -173,11 +173,10 @@ void register_engine(nb::module_& m) {
           nb::kw_only(), "shape"_a, "channels_first"_a, "kernel"_a, "stride"_a, "padding"_a, "dilation"_a, "groups"_a,
           "channels"_a);
 
-  nb::class_<PySource>(
-      m, "Source",
-      "A sending population: its lists, size, delay and float32 weight [M, N], of sparse synapses\n"
-      "[synapses] with their rows; of a convolution that of its windows. sorted: these lists, sorted;\n"
-      "gradients of their values then come in that order.")
+  nb::class_<PySource>(m, "Source",
+                       "A sending population: its lists, size, delay and float32 weight [M, N]; for sparse synapses\n"
+                       "[synapses] with their rows; for a convolution the weight of its windows. sorted: these lists,\n"
+                       "sorted; gradients of their values then come in that order.")
       .def(nb::init<std::shared_ptr<PyLists>, int, int, In<float>, std::optional<In<unsigned char>>,
                     std::shared_ptr<SparseRowsOf>, std::shared_ptr<Windows>, std::shared_ptr<SortedLists>>(),
            "lists"_a, "n_pre"_a, "delay"_a, "weight"_a, "packed"_a.none() = nb::none(), "rows"_a.none() = nb::none(),
@@ -185,8 +184,9 @@ void register_engine(nb::module_& m) {
 
   nb::class_<PyLoop>(
       m, "Loop",
-      "A recurrent connection: its float32 weight [N, N], of sparse synapses [synapses] with their rows,\n"
-      "its delay, 1 or more, and axonal delays: whole steps, and parts of a step where they lie between two.")
+      "A recurrent connection: its float32 weight [N, N], for sparse synapses [synapses] with their rows,\n"
+      "its delay, 1 or more, and axonal delays: whole steps, and fractions of a step if they lie between\n"
+      "two.")
       .def(nb::init<In<float>, int, std::optional<In<unsigned char>>, std::shared_ptr<SparseRowsOf>,
                     std::optional<In<std::int32_t>>, std::optional<In<float>>>(),
            "weight"_a, "delay"_a, "packed"_a.none() = nb::none(), "rows"_a.none() = nb::none(),
@@ -194,8 +194,8 @@ void register_engine(nb::module_& m) {
 
   nb::class_<PyLayer>(
       m, "LayerCall",
-      "One call of a layer: its spec and sources; parameters, one array [N] or [] each, in the model's order;\n"
-      "state, one [B, N] each; without one all begins at 0.")
+      "One call of a layer: its spec and sources; parameters, one array [N] or [] each, in the model's\n"
+      "order; state, one [B, N] each; without it all states begin at 0.")
       .def(
           "__init__",
           [](PyLayer* self, LayerSpec spec, int n_steps, int n_samples, std::vector<PySource> sources,
@@ -231,8 +231,9 @@ void register_engine(nb::module_& m) {
         }
         return models;
       },
-      "By name of every neuron model that is built in: names of its states, of its parameters, number of constants.");
-  m.def("surrogates", &surrogate_names, "Names of the surrogates that are built in.");
+      "For the name of every built-in neuron model: the names of its states and parameters, and the number of "
+      "constants.");
+  m.def("surrogates", &surrogate_names, "Names of the built-in surrogates.");
   m.def(
       "pack_rows", &pack_weight_rows, "spec"_a, "by_sample"_a, "weight"_a, "begin"_a, "end"_a, "out"_a, "name"_a,
       "Writes rows begin..end-1 of a layer's weight to their places in `out`, uint8[packed_bytes], as its forward pass "
@@ -240,8 +241,8 @@ void register_engine(nb::module_& m) {
       "it; `name` is for errors. Source and LayerCall take a weight that is packed so.");
   m.def(
       "packed_bytes", [](const LayerSpec& spec, int n_pre) { return packed_bytes(n_pre, spec); }, "spec"_a, "n_pre"_a,
-      "Bytes of a weight of n_pre rows that `pack_rows` packs.");
-  m.def("release_memory", &release_kept, "Gives back the memory that the engine keeps for the next step.");
+      "Size in bytes of a weight of n_pre rows, packed by `pack_rows`.");
+  m.def("release_memory", &release_kept, "Releases the memory that the engine keeps for the next step.");
   m.def("phase_seconds", &phase_seconds, "reset"_a,
         "Wall time by phase since the process began, or since the last call with reset=True.");
   m.attr("group_samples") = group_samples;

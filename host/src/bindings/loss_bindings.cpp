@@ -1,4 +1,4 @@
-// What Python sees of the loss.
+// Python bindings of the loss.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -68,13 +68,12 @@ nb::object cross_entropy_grad(const In<float>& potentials, const Labels& labels,
 void register_loss(nb::module_& m) {
   m.def("cross_entropy", &cross_entropy, "potentials"_a, "labels"_a.none(), "shares"_a.none(), "over_time"_a,
         "label_smoothing"_a, "n_whole"_a,
-        "Logits [B, C], losses [B] and their sum / n_whole [], of potentials [T, B, C]; labels int64[B], or shares\n"
-        "float32[B, C] of the classes.");
+        "Logits [B, C], losses [B] and their sum / n_whole [], from potentials [T, B, C]; labels int64[B], or\n"
+        "shares of the classes float32[B, C].");
   m.def("cross_entropy_grad", &cross_entropy_grad, "potentials"_a, "labels"_a.none(), "shares"_a.none(), "over_time"_a,
         "label_smoothing"_a, "n_whole"_a, "logits"_a, "d_loss"_a,
-        "d_loss times the gradient of the sum of losses / n_whole by the potentials, [T, B, C], or [1, B, C] where it "
-        "is the\n"
-        "same at all steps.");
+        "d_loss times the gradient of the sum of losses / n_whole by the potentials, [T, B, C], or [1, B, C]\n"
+        "if it is the same at all steps.");
 }
 
 }  // namespace sparsesnn

@@ -24,7 +24,7 @@ void check(int code, const char* name) {
   if (code) throw std::runtime_error(std::string(name) + " failed with error " + std::to_string(code));
 }
 
-// Adds the seconds that it lives.
+// Adds the seconds of its lifetime.
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds) {}
@@ -65,7 +65,7 @@ void MpiExchange::send(const void* data, std::size_t n_bytes, int to, int tag, H
   ++traveled_.n_messages;
 }
 
-// Returns how many bytes it has.
+// Returns the size of the message in bytes.
 std::size_t MpiExchange::await_message(int from, int tag, Handle& message) {
   Status status;
   if (calls_.yields) {
@@ -81,7 +81,7 @@ std::size_t MpiExchange::await_message(int from, int tag, Handle& message) {
   return static_cast<std::size_t>(n);
 }
 
-// The next message, in `room` until that is used again.
+// The next message, in `room`, valid until that is used again.
 Message MpiExchange::receive(int from, int tag, Array<unsigned char>& room) {
   Handle message = 0, request = 0;
   const std::size_t n = await_message(from, tag, message);
@@ -104,7 +104,7 @@ const std::int32_t* MpiExchange::receive_numbers(int from, std::size_t n) {
   return reinterpret_cast<const std::int32_t*>(got.data);
 }
 
-// As `scan` of host/comm/base.py, which says how.
+// The algorithm is described at `scan` of host/comm/base.py.
 void MpiExchange::scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) {
   const Stopwatch stopwatch(traveled_.seconds);
   const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(size()))), extra = size() - power;

@@ -1,4 +1,4 @@
-// What Python sees of the optimizer.
+// Python bindings of the optimizer.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/tuple.h>

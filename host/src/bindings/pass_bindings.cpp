@@ -1,4 +1,4 @@
-// What Python sees of the passes of one layer.
+// Python bindings of the passes of one layer.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -80,7 +80,8 @@ nb::dict backward(PyLayer& layer, const PyRun& run, const In<float>& d_out, cons
   const LayerSpec& spec = layer.spec;
   if (wanted_weight.size() != input.sources.size() || wanted_value.size() != input.sources.size() ||
       wanted_loops.size() != input.loops.size())
-    throw InputError("ShapeError", "backward: one wish per source for weight and value gradients, and one per loop");
+    throw InputError("ShapeError",
+                     "backward: wanted_weight and wanted_value need one entry per source, wanted_loops one per loop");
   LayerGradients out =
       gradients(layer, run, output_grads(run, d_out),
                 {wanted_weight, wanted_value, wanted_loops, wanted_delays, wanted_bias, n_batch}, population);
@@ -114,15 +115,15 @@ nb::dict backward(PyLayer& layer, const PyRun& run, const In<float>& d_out, cons
 }  // namespace
 
 void register_passes(nb::module_& m) {
-  nb::class_<PyRun>(m, "Run",
-                    "What a call of a layer gave back; arrays are NumPy's once they are asked for. None where there is "
-                    "none.")
+  nb::class_<PyRun>(
+      m, "Run",
+      "The result of a layer call; arrays become NumPy's at the first access. None if the layer has no such array.")
       .def_prop_ro("call", &PyRun::call, "The LayerCall that was run.")
       .def_prop_ro("offsets", &PyRun::offsets)
       .def_prop_ro("ids", &PyRun::ids)
       .def_prop_ro("n_spikes", &PyRun::n_spikes)
       .def("perhaps_listed", &PyRun::perhaps_listed,
-           "bool[N], which neurons may stand in any of the lists; all, where nearly all do.")
+           "bool[N], true for neurons that may be in any of the lists; all true if nearly all are.")
       .def_prop_ro("values", &PyRun::values, "1 for spikes, 0 for near-spikes.")
       .def_prop_ro("dropped", &PyRun::dropped)
       .def_prop_ro("potentials", &PyRun::potentials, "Of a readout.")
@@ -130,14 +131,12 @@ void register_passes(nb::module_& m) {
   m.def("forward", &forward, "layer"_a, "Runs a layer over a sequence.");
   m.def("backward", &backward, "layer"_a, "run"_a, "d_out"_a, "wanted_weight"_a, "wanted_value"_a, "wanted_loops"_a,
         "wanted_bias"_a, "n_batch"_a = 0, "wanted_delays"_a = std::vector<bool>(), "population"_a.none() = nb::none(),
-        "Gradients of a layer by its weights, list values and learnt parameters. d_out: that of its list values, of a\n"
-        "readout its potentials, [1, B, N] where it is the same at all steps. n_batch: samples of a batch of which "
-        "these\n"
-        "are some, from first_sample on: gradients of weights come as one sum a branch (find_branches), [K, ...], of\n"
-        "neurons' parameters as one a group of group_samples samples, [G, ...]. Of a shard with an exchange, gradients "
-        "of\n"
-        "list values come as one sum a block of its tiles (tile_folds), [K, slots]; with loops it needs the lists of "
-        "its\n"
+        "Gradients of a layer by its weights, list values and trained parameters. d_out: the gradient of its\n"
+        "list values, or of a readout's potentials, [1, B, N] if it is the same at all steps. n_batch: size\n"
+        "of the batch if these are only some of its samples, from first_sample on: gradients of weights then\n"
+        "come as one sum a branch (find_branches), [K, ...], those of neurons' parameters as one per group of\n"
+        "group_samples samples, [G, ...]. For a shard with an exchange, gradients of list values come as one\n"
+        "sum per block of its tiles (tile_folds), [K, slots]; with loops it needs the lists of its\n"
         "population.");
 }
 

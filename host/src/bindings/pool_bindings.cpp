@@ -1,4 +1,4 @@
-// What Python sees of pooled lists.
+// Python bindings of pooled lists.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>

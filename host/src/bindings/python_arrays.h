@@ -1,4 +1,4 @@
-// NumPy arrays as the engine's bindings take and return them.
+// NumPy arrays as arguments and results of the engine's bindings.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -45,17 +45,17 @@ inline const float* floats(const std::optional<In<float>>& array, const std::vec
   return array->data();
 }
 
-// Lists as Python holds them; alive as long as the call. NumPy and PyTorch can write to their memory at any time, so a
-// backward pass checks that they still hold what the forward pass checked and read.
+// Lists as Python holds them; valid during the call. NumPy and PyTorch can write to their memory at any time, so a
+// backward pass checks that they are still the lists that the forward pass checked and read.
 struct PyLists {
   In<std::int64_t> offsets;
   AnyIn ids;
   In<std::int32_t> n_spikes;
-  std::optional<In<float>> values;  // of graded lists
-  int checked_for = 0;              // neurons that the ids were checked for; 0: they were not
-  bool untouched = false;           // nobody has had them since they were made or looked at
+  std::optional<In<float>> values;  // for graded lists
+  int checked_for = 0;              // number of neurons for which the ids were checked; 0: unchecked
+  bool untouched = false;           // Python has had no access since they were made or checked
   std::array<std::uint64_t, 4> fingerprints{};
-  std::shared_ptr<void> memory;  // of arrays that no Python object holds
+  std::shared_ptr<void> memory;  // owner of arrays that no Python object holds
 
   PyLists(In<std::int64_t> o, AnyIn i, In<std::int32_t> n, std::optional<In<float>> v = std::nullopt)
       : offsets(std::move(o)), ids(std::move(i)), n_spikes(std::move(n)), values(std::move(v)) {}
@@ -70,12 +70,12 @@ struct PyLists {
     return {offsets.data(), ids.data(), n_spikes.data(), wide, values ? values->data() : nullptr};
   }
 
-  // Remembers lists that are right for so many neurons.
+  // Records that the lists are valid for n_neurons.
   void hold(int n_neurons) {
     checked_for = n_neurons;
     if (!untouched) fingerprints = fingerprints_now();
   }
-  // Before Python gets at lists that nobody had; `watched`: a pass may read them later.
+  // Before Python gets access to untouched lists; `watched`: a pass may read them later.
   void show(bool watched) {
     if (!std::exchange(untouched, false)) return;
     hold(watched ? checked_for : 0);
@@ -130,8 +130,8 @@ nb::object to_numpy(Array<T>& array, std::vector<std::size_t> shape) {
   return nb::cast(nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner));
 }
 
-// bool[n], which neurons may stand in any of the lists: all of them once nine in ten have been seen. To look at each id
-// whether it is new takes twice as long as to mark it.
+// bool[n], true for neurons that may be in any of the lists: all true once nine in ten have been seen. To check whether
+// each id is new takes twice as long as to mark it.
 inline nb::object perhaps_listed(const PyLists& lists, std::size_t n) {
   const AnyIn& ids = lists.ids;
   Array<bool> listed = Array<bool>::zeros(n);
@@ -168,7 +168,7 @@ inline nb::object ids_to_numpy(Array<unsigned char>& ids, bool wide, std::size_t
   return nb::cast(nb::ndarray<nb::numpy, std::uint16_t>(data, 1, &n, owner));
 }
 
-// Lists that the engine made: the arrays that all of them have.
+// Lists that the engine made: the arrays that they all have.
 template <class Made>
 nb::dict lists_to_numpy(Made& made, bool wide, std::size_t n_lists) {
   const std::size_t n_slots = made.offsets ? static_cast<std::size_t>(made.offsets[n_lists]) : 0;

@@ -1,4 +1,4 @@
-// One call of a layer as Python gives it.
+// One call of a layer with Python's arrays.
 #pragma once
 
 #include <nanobind/stl/optional.h>
@@ -31,7 +31,7 @@ struct PySource {
   std::optional<In<unsigned char>> packed;
   std::shared_ptr<SparseRowsOf> rows;   // of sparse synapses, else null
   std::shared_ptr<Windows> windows;     // of a convolution, else null
-  std::shared_ptr<SortedLists> sorted;  // as of SourceInput
+  std::shared_ptr<SortedLists> sorted;  // as in SourceInput
 };
 
 struct PyLoop {
@@ -40,10 +40,10 @@ struct PyLoop {
   std::optional<In<unsigned char>> packed;
   std::shared_ptr<SparseRowsOf> rows;     // as PySource::rows
   std::optional<In<std::int32_t>> steps;  // of axonal delays, [N]
-  std::optional<In<float>> fraction;      // likewise, where they lie between steps
+  std::optional<In<float>> fraction;      // likewise, if they lie between steps
 };
 
-// A weight [M, N], or one number for each sparse synapse of `rows`, which are those of this layer.
+// A weight [M, N], or one number for each sparse synapse of `rows`, which must be those of this layer.
 inline std::vector<std::size_t> weight_shape(const LayerSpec& spec, int n_pre, const SparseRowsOf* rows,
                                              bool by_blocks) {
   if (!rows) return {static_cast<std::size_t>(n_pre), static_cast<std::size_t>(spec.n)};
@@ -70,7 +70,7 @@ inline PerNeuron per_neuron(const std::optional<In<float>>& array, std::size_t n
   return floats(array, {n}, name);
 }
 
-// Throws where a model's `what`, of which it has `want`, are another number.
+// Throws if `got` is not the number of a model's `what`, `want`.
 inline void check_count(const NeuronModel& model, std::size_t got, int want, const char* const* names,
                         const char* what) {
   if (got == static_cast<std::size_t>(want)) return;
@@ -80,8 +80,8 @@ inline void check_count(const NeuronModel& model, std::size_t got, int want, con
                                      model.name + "' has " + std::to_string(want) + ": " + text);
 }
 
-// One layer call. Holds references to the arrays, so the pointers in `input` stay valid. They are checked when the
-// engine is first given the call; the backward pass checks that the lists are unchanged.
+// One layer call. Holds references to the arrays, so that the pointers in `input` stay valid. They are checked in the
+// engine's first call; the backward pass checks that the lists are unchanged.
 struct PyLayer {
   LayerSpec spec;
   int n_steps, n_samples;
@@ -94,11 +94,11 @@ struct PyLayer {
   std::shared_ptr<PyExchange> exchange;  // of a shard, else null
   std::optional<LayerInput> checked;
 
-  // Of a weight.
+  // The expected shape of a source's weight.
   std::vector<std::size_t> shape_of(const PySource& from) const {
     if (from.windows) {
       if (from.windows->n_pre() != from.n_pre)
-        throw InputError("ShapeError", "layer: windows hear " + std::to_string(from.windows->n_pre()) +
+        throw InputError("ShapeError", "layer: windows read " + std::to_string(from.windows->n_pre()) +
                                            " neurons; the source has " + std::to_string(from.n_pre));
       return from.windows->weight_shape();
     }
@@ -118,7 +118,7 @@ struct PyLayer {
     return *checked;
   }
 
-  // Of every source and every loop; before the engine is given the call.
+  // The packed weights of every source and every loop; set before the engine's call.
   void take_packed(PackedWeights packed) {
     if (packed.size() != sources.size() + loops.size())
       throw InputError("ShapeError", "LayerCall: give a packed weight, or None, for every source and loop");
@@ -137,7 +137,7 @@ struct PyLayer {
       source.n_pre = from.n_pre;
       source.delay = from.delay;
       source.lists = checked_lists(*from.lists, from.n_pre, n_samples, &source.n_list_steps, "input");
-      if (!n_samples) source.n_list_steps = n_steps;  // no samples: nothing will be read
+      if (!n_samples) source.n_list_steps = n_steps;  // no samples: nothing is read
       source.sorted = from.sorted.get();
       check_shape(from.weight, shape_of(from), "weight");
       source.weight = from.weight.data();

@@ -1,4 +1,4 @@
-// What passes of one layer and passes of several in one call have in common.
+// Functions that passes of one layer and passes of several in one call share.
 #pragma once
 
 #include <memory>
@@ -19,10 +19,10 @@ OutputGrads output_grads(const PyRun& run, const In<float>& d_out);
 LayerGradients gradients(PyLayer& layer, const PyRun& run, const OutputGrads& d_out, const Wanted& wanted,
                          PyLists* population);
 
-// A gradient of one number per neuron, [N], or of a part of a batch [G, N].
+// A gradient with one number per neuron, [N]; for part of a batch [G, N].
 nb::object by_group(Array<float>& gradient, int n, int n_batch);
 
-// A gradient of this shape; of a part of a batch with one more dimension in front, for each of its branches.
+// A gradient of this shape; for part of a batch with one more dimension in front, the branches.
 nb::object by_branch(Array<float>& gradient, std::vector<std::size_t> shape, int n_batch);
 
 }  // namespace sparsesnn

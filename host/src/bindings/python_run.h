@@ -1,4 +1,4 @@
-// What a call of a layer gave back, as Python sees it.
+// The result of a layer call, as Python sees it.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace sparsesnn {
 
-// An array of the engine that belongs to NumPy once Python has asked for it, and stays where it is.
+// An array of the engine that belongs to NumPy once Python has requested it, and stays in place.
 template <class T>
 class Asked {
  public:
@@ -47,8 +47,8 @@ struct ValueOrder {
 
 class PyRun {
  public:
-  // `call`: the LayerCall that was run; `made`: what the engine gave back; `watched`: a backward pass may read its
-  // lists, which must not change before.
+  // `call`: the LayerCall that was run; `made`: the engine's output; `watched`: a backward pass may read its lists,
+  // which must not change before.
   PyRun(nb::object call, const PyLayer& layer, LayerOutput made, bool watched)
       : call_(std::move(call)),
         watched_(watched),
@@ -75,21 +75,21 @@ class PyRun {
                                        In<std::int32_t>(own_->n_spikes.data(), 1, &n, nb::handle()));
     lists_->memory = own_;
     lists_->checked_for = spec_.n;
-    lists_->untouched = true;  // for as long as Python has not seen them
+    lists_->untouched = true;  // until Python sees them
   }
 
-  // Makes it the run of a population over several ranks; `own`: of this rank's neurons, null where it has none.
+  // Makes it the run of a population over several ranks; `own`: of this rank's neurons, null if it has none.
   void consists_of(std::shared_ptr<PyRun> own, ValueOrder order) {
     is_whole_ = true;
     own_run_ = std::move(own);
     order_ = std::move(order);
   }
   const ValueOrder& order() const { return order_; }
-  // Of this rank's neurons; null: it has none.
+  // The run of this rank's neurons; null: it has none.
   PyRun* own_run() { return is_whole_ ? own_run_.get() : this; }
 
   nb::object call() const { return call_; }
-  // After its backward pass: leaves what only that reads, and lists may change.
+  // After its backward pass: drops the arrays that only that pass reads; lists may change.
   void forget() {
     if (own_run_) own_run_->forget();
     order_ = {};
@@ -100,7 +100,7 @@ class PyRun {
     silenced_ids_ = {};
     saves_ = false;
   }
-  // Null of a readout.
+  // Null for a readout.
   const std::shared_ptr<PyLists>& lists() const { return lists_; }
   std::size_t n_lists() const { return n_steps_ * n_samples_; }
   std::size_t n_slots() const { return n_slots_; }
@@ -143,11 +143,11 @@ class PyRun {
     return found;
   }
 
-  // What a backward pass of `layer` reads. Throws where Python has changed the lists.
+  // The arrays that a backward pass of `layer` reads. Throws if Python has changed the lists.
   LayerSaved saved(const PyLayer& layer) const {
     if (layer.spec.model != spec_.model || layer.spec.n != spec_.n || !saves_ ||
         static_cast<std::size_t>(layer.n_steps) != n_steps_ || static_cast<std::size_t>(layer.n_samples) != n_samples_)
-      throw InputError("ShapeError", "backward: nothing was saved for it, or the run is one of another layer");
+      throw InputError("ShapeError", "backward: this layer's run saved nothing, or is a run of another layer");
     LayerSaved found;
     found.fields = fields_.data();
     found.silenced_offsets = silenced_offsets_.data();
@@ -158,7 +158,7 @@ class PyRun {
   }
 
  private:
-  // Before Python gets lists to see, of which there may be none.
+  // Before Python sees the lists; returns whether the layer has any.
   bool seen() {
     if (lists_) lists_->show(watched_);
     return lists_ != nullptr;

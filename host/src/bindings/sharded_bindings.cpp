@@ -1,4 +1,4 @@
-// Exchanges between ranks, carried out by Python, and the merging of the lists of shards.
+// Python bindings of exchanges between ranks, carried out by Python, and of merging the lists of shards.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -75,13 +75,13 @@ std::vector<Message> PyExchange::finish(int slot) {
 
 namespace {
 
-// Without a look at the ids: they are checked wherever the population's lists are read.
+// Does not check the ids: they are checked wherever the population's lists are read.
 Lists lists_of(const PyLists& from, std::uint32_t n_neurons, const char* caller) {
   const bool wide = n_neurons > 65536;
   const std::size_t n_lists = from.n_spikes.size();
   if (from.offsets.size() != n_lists + 1 ||
       from.ids.dtype() != (wide ? nb::dtype<std::int32_t>() : nb::dtype<std::uint16_t>()))
-    throw InputError("ShapeError", std::string(caller) + ": give an offset more than lists, and ids that fit " +
+    throw InputError("ShapeError", std::string(caller) + ": give one more offset than lists, and ids that fit " +
                                        std::to_string(n_neurons) + " neurons");
   const std::int64_t* offsets = from.offsets.data();
   bool good = offsets[0] == 0 && offsets[n_lists] == static_cast<std::int64_t>(from.ids.size());
@@ -102,7 +102,7 @@ nb::object message_of_shard(const PyLists& lists, std::uint32_t n_neurons,
   return to_numpy(message, {n});
 }
 
-// Steps of so many lists.
+// The number of steps of n_lists lists.
 int steps_of(std::size_t n_lists, int n_samples) {
   if (n_samples < 0 || (n_samples ? n_lists % static_cast<std::size_t>(n_samples) : n_lists))
     throw InputError("ShapeError",
@@ -118,7 +118,7 @@ OwnEvents* events_of(const PyLists& lists, int n_neurons, int n_samples, nb::han
   return new OwnEvents(of, n_neurons, n_steps, n_samples, list_order(order).value());
 }
 
-// One message a rank, whose neurons begin at first[r].
+// One message per rank, whose neurons begin at first[r].
 std::vector<Message> messages_of_ranks(const std::vector<In<unsigned char>>& messages,
                                        const std::vector<std::uint32_t>& first, const char* caller) {
   if (messages.empty() || first.size() != messages.size() + 1 || first[0] != 0 || !first.back() ||
@@ -188,7 +188,7 @@ nb::object squares_by_column(const In<float>& x) {
   return to_numpy(sums, {x.shape(1)});
 }
 
-// Of every branch: its first group, the one behind its last, and the sums that wait to which it is added.
+// For every branch: its first group, the one after its last, and the pending sums to which it is added.
 nb::list branches_of(int n_groups, const std::vector<int>& edges) {
   if (n_groups < 0) throw InputError("ShapeError", "find_branches: n_groups is negative");
   nb::list out;
@@ -209,13 +209,13 @@ void add_branch_sums(const std::vector<In<float>>& branches, const std::vector<i
   }
   if (!good || waiting != 1)
     throw InputError("ShapeError",
-                     "add_branches: give as many sums as folds, which leave one, all of the total's size");
+                     "add_branches: give as many sums as folds, which must leave one sum, all of the total's size");
   if (active && (total.ndim() != 2 || active->size() != total.shape(0)))
-    throw InputError("ShapeError", "add_branches: give a matrix and whether each of its rows is active");
+    throw InputError("ShapeError", "add_branches: `active` needs a matrix, and an entry for each of its rows");
   std::vector<float*> others;
   for (const Out& copy : copies) {
     if (!active || copy.size() != total.size())
-      throw InputError("ShapeError", "add_branches: give active rows with copies, which are as large as the total");
+      throw InputError("ShapeError", "add_branches: copies need `active`, and the total's size");
     others.push_back(copy.data());
   }
   nb::gil_scoped_release release;
@@ -225,7 +225,7 @@ void add_branch_sums(const std::vector<In<float>>& branches, const std::vector<i
     add_branches(data, folds, total.size(), total.data());
 }
 
-// Values of the entries of a population's lists, for the owner of each: neurons first[r]..first[r + 1]-1 are rank r's.
+// Values of the entries of a population's lists, for the owner of each: rank r owns neurons first[r]..first[r + 1]-1.
 nb::list values_by_owner(const PyLists& population, const In<float>& values, const std::vector<std::uint32_t>& first) {
   const std::size_t n_lists = population.n_spikes.size(), n_values = population.ids.size();
   if (first.size() < 2 || values.ndim() != 2 || values.shape(1) != n_values)
@@ -245,7 +245,7 @@ nb::list values_by_owner(const PyLists& population, const In<float>& values, con
   return out;
 }
 
-// Of the tiles edges[r]..edges[r + 1]-1 of every rank r, into how many blocks they add up, each with its folds.
+// For every rank r the blocks into which its tiles edges[r]..edges[r + 1]-1 add up, each with its folds.
 nb::list folds_of_tiles(const std::vector<int>& edges) {
   if (edges.empty() || edges[0] != 0 || !std::is_sorted(edges.begin(), edges.end()))
     throw InputError("ShapeError", "tile_folds: edges must ascend from 0");
@@ -279,7 +279,7 @@ std::optional<std::pair<int, std::size_t>> shared_file() {
   return std::make_pair(memory.file, memory.n_bytes);
 }
 
-thread_local PyObject* python_look = nullptr;  // a reference of this thread
+thread_local PyObject* python_look = nullptr;  // a reference owned by this thread
 
 void look_meanwhile_by(nb::object look) {
   const nb::object before = nb::steal(python_look);
@@ -293,21 +293,21 @@ void look_meanwhile_by(nb::object look) {
 }  // namespace
 
 void register_sharded(nb::module_& m) {
-  nb::class_<PyExchange>(m, "Exchange",
-                         "What a shard's passes ask of the other ranks; see host/src/bindings/python_exchange.h.")
+  nb::class_<PyExchange>(
+      m, "Exchange", "The requests of a shard's passes to the other ranks; see host/src/bindings/python_exchange.h.")
       .def(nb::init<nb::object>(), "python"_a);
   nb::class_<OwnEvents>(m, "OwnEvents",
                         "The lists of a shard, sorted by sender for `order`: (delay, rows, groups) as of chunk_plan; "
                         "see host/src/ranks/sorted_lists.h.")
       .def(nb::new_(&events_of), "lists"_a, "n_neurons"_a, "n_samples"_a, "order"_a)
-      .def("__len__", &OwnEvents::size, "Events: entries that arrive.")
+      .def("__len__", &OwnEvents::size, "Number of events: entries that arrive.")
       .def("to_slots", &slots_of_values, "values"_a, "n_slots"_a,
-           "float32[n_slots]: values of the events where their entries stand in the lists; 0 for others.");
+           "float32[n_slots]: values of the events at the places of their entries in the lists; 0 for others.");
   nb::class_<SortedLists>(m, "SortedLists",
                           "The lists of a population, sorted for `order`, from the messages of its shards; rank r owns "
                           "neurons\nfirst[r] to first[r + 1] - 1.")
       .def(nb::new_(&sorted_of_messages), "messages"_a, "first"_a, "n_steps"_a, "n_samples"_a, "order"_a)
-      .def_prop_ro("ends", &SortedLists::ends, "Where each message goes on with its lists.")
+      .def_prop_ro("ends", &SortedLists::ends, "Where the lists of each message begin, after its events.")
       .def_prop_ro("edges", &SortedLists::edges, "Events edges[r] to edges[r + 1] - 1 are rank r's.")
       .def("from_slots", &values_of_events, "population"_a, "values"_a,
            "float32[K, events]: from values [K, entries] of the population's lists.");
@@ -318,43 +318,38 @@ void register_sharded(nb::module_& m) {
         return std::make_tuple(plan.n_rows, plan.n_groups);
       },
       "n_tiles"_a,
-      "Rows and groups of samples of a chunk of the backward pass of a layer of n_tiles tiles: see ChunkPlan.");
+      "Rows and groups of samples of a chunk, in the backward pass of a layer of n_tiles tiles: see ChunkPlan.");
   m.def("shard_message", &message_of_shard, "lists"_a, "n_neurons"_a, "dropped"_a.none(),
         "events"_a.none() = nb::none(),
         "uint8[n]: lists of one shard, of n_neurons, for `merge_messages`, and its sorted events, if given.");
   m.def("merge_messages", &lists_of_messages, "messages"_a, "n_lists"_a, "limited"_a, "first"_a,
-        "Lists of a population from the messages of its shards: offsets, ids, n_spikes and, `limited`, dropped; rank "
-        "r\n"
-        "owns neurons first[r] to first[r + 1] - 1.");
+        "Lists of a population from the messages of its shards: offsets, ids, n_spikes and, if `limited`,\n"
+        "dropped; rank r owns neurons first[r] to first[r + 1] - 1.");
   m.def("find_branches", &branches_of, "n_groups"_a, "edges"_a,
-        "How the sums of groups of samples, cut at `edges`, add up to a batch's: (first group, last + 1, folds) of "
-        "every\n"
-        "branch; folds: how many of the sums that wait it is added to, the latest first.");
-  m.def(
-      "add_branches", &add_branch_sums, "branches"_a, "folds"_a, "total"_a, "active"_a.none() = nb::none(),
-      "copies"_a = std::vector<Out>(),
-      "Overwrites `total`, which may be one of them, by the sum of branches, float32 of any shape; of a matrix [M, N] "
-      "only\n"
-      "the rows that are active, bool[M], if that is given, and writes these rows to `copies` too.");
+        "How the sums of groups of samples, cut at `edges`, add up to a batch's: (first group, last + 1,\n"
+        "folds) for every branch; folds: the number of pending sums it is added to, the latest first.");
+  m.def("add_branches", &add_branch_sums, "branches"_a, "folds"_a, "total"_a, "active"_a.none() = nb::none(),
+        "copies"_a = std::vector<Out>(),
+        "Overwrites `total`, which may be one of them, with the sum of branches, float32 of any shape; of a\n"
+        "matrix [M, N] only the active rows, bool[M], if given, and writes these rows to `copies` too.");
   m.def("split_values", &values_by_owner, "population"_a, "values"_a, "first"_a,
-        "Of values [K, entries] of lists those of every rank's neurons; rank r owns first[r] to first[r + 1] - 1.");
+        "For every rank the values [K, entries] of its neurons' entries; rank r owns first[r] to first[r + 1] - 1.");
   m.def("tile_folds", &folds_of_tiles, "edges"_a,
-        "Of every rank r, which holds tiles edges[r] to edges[r + 1] - 1 of a population, the folds of the blocks that "
-        "a\n"
-        "sum over its tiles consists of; `add_branches` makes one of all ranks' blocks.");
+        "For every rank r, which holds tiles edges[r] to edges[r + 1] - 1 of a population, the folds of the\n"
+        "blocks of which its part of a sum over tiles consists; `add_branches` makes one sum of all ranks'\n"
+        "blocks.");
   m.def("empty_matrix", &empty_matrix, "n_rows"_a, "n_columns"_a, "shared"_a = false,
-        "float32[n_rows, n_columns], not initialized, of the memory that the engine keeps from step to step, or of "
-        "shared memory.");
+        "float32[n_rows, n_columns], not initialized, from the memory that the engine keeps from step to\n"
+        "step, or from shared memory.");
   m.def("shared_memory", &shared_file,
-        "Descriptor and size of the file in which sums for other replicas lie from now on, or None where there is no "
-        "such\n"
-        "thing; see host/src/machine/memory.h.");
+        "Descriptor and size of the file that holds sums for other replicas from now on, or None without\n"
+        "shared memory; see host/src/machine/memory.h.");
   m.def(
       "shared_place", [](const In<float>& array) { return place_in_shared(array.data()); }, "array"_a,
-      "Where in shared memory an array begins; -1: it is not there.");
+      "Where in shared memory an array begins; -1: it is not in shared memory.");
   m.def("look_meanwhile", &look_meanwhile_by, "look"_a.none(),
-        "The engine calls look() in between, once in a millisecond at most, while it works for this thread, until that "
-        "returns False.");
+        "While the engine works for this thread it calls look(), once in a millisecond at most, until that returns "
+        "False.");
   m.def("column_squares", &squares_by_column, "x"_a,
         "float64[N], sums of the squares of the columns of x [M, N], rows ascending.");
 }

@@ -17,7 +17,7 @@ struct Move {
   int n_steps, n_samples, n_neurons;
   const AxonalDelays& delays;
   int n_out;  // steps of the result
-  int more;   // steps that all entries take
+  int more;   // steps added to the delay of every entry
 
   float fraction(std::uint32_t m) const { return delays.fraction ? delays.fraction[m] : 0.0f; }
 
@@ -31,7 +31,7 @@ struct Move {
     }
   }
 
-  // Calls body(step of the result) where an entry of step t, in its part 0 or 1, arrives there.
+  // Calls body(step of the result) if part 0 or 1 of an entry of step t arrives within the result.
   template <class Body>
   void arrive(int t, std::uint32_t m, int part, Body&& body) const {
     const std::int64_t step = static_cast<std::int64_t>(t) + more + delays.steps[m] + part;
@@ -39,7 +39,7 @@ struct Move {
   }
 };
 
-// How many entries and how many spikes arrive at sample b, [steps of the result][n_samples].
+// The numbers of entries and of spikes that arrive at sample b, [steps of the result][n_samples].
 template <class Id>
 void count_sample(const Move& move, const Id* ids, int b, std::int32_t* n_listed, std::int32_t* n_spikes) {
   struct Last {
@@ -64,7 +64,7 @@ void count_sample(const Move& move, const Id* ids, int b, std::int32_t* n_listed
   });
 }
 
-// Writes what arrives at sample b to its lists in `out`, whose offsets and numbers of spikes are there.
+// Writes the entries that arrive at sample b to its lists in `out`, whose offsets and numbers of spikes are set.
 template <class Id>
 void fill_sample(const Move& move, const Id* ids, int b, DelayedLists& out) {
   struct Entry {
@@ -93,8 +93,8 @@ void fill_sample(const Move& move, const Id* ids, int b, DelayedLists& out) {
   std::int32_t* const slots[2] = {out.slots[0].data(), out.slots[1].data()};
   for (std::uint32_t m = 0; m < static_cast<std::uint32_t>(move.n_neurons); ++m) {
     const float f = move.fraction(m);
-    // What has come by f of the entry `later` and by 1 - f of the entry `earlier`, the step after that; or of one
-    // alone.
+    // The sum of part f of the entry `later` and part 1 - f of the entry `earlier`, which fired a step after it; or one
+    // of the two alone.
     const auto put = [&](std::size_t t, const Entry* later, const Entry* earlier) {
       const int fired = (later ? later->fired & int(f > 0.0f) : 0) | (earlier ? earlier->fired : 0);
       const std::int64_t slot = place[2 * t + fired]++;
@@ -239,7 +239,7 @@ OwnSpikes SpikesUnderWay::arrive(int t) {
   ids_.clear();
   values_.clear();
   for (const Part& part : parts) {
-    if (!ids_.empty() && ids_.back() == part.id) {  // of two steps at most: their sum has one order
+    if (!ids_.empty() && ids_.back() == part.id) {  // from two steps at most, so the order of the sum does not matter
       values_.back() += part.value;
     } else {
       ids_.push_back(part.id);

@@ -1,7 +1,8 @@
-// The backward pass of a layer. Chunk by chunk (layer.h) ∂L/∂i runs backwards through time: sample by sample where
-// neurons hear one another, else tile by tile. From it come, tile by tile, the gradients of weights and the tiles'
-// shares of the list gradients; then the shares are added up. Of sources that list most of their neurons, and of the
-// loops of a layer that does, the list gradients come from a product over all neurons instead (dense_shares.h).
+// The backward pass of a layer. Chunk by chunk (layer.h) ∂L/∂i is computed backward through time: sample by sample if
+// neurons are connected to one another, else tile by tile. The gradients of weights and the tiles' shares of the list
+// gradients follow from it, tile by tile; then the shares are added up. For sources that list most of their neurons,
+// and for the loops of a layer that does, the list gradients come from a product over all neurons instead
+// (dense_shares.h).
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -27,7 +28,7 @@
 namespace sparsesnn {
 namespace {
 
-// What the tiles' shares of a sender's events add up to: a sum for each of the blocks or, not `by_blocks`, one of all.
+// Adds the tiles' shares of a sender's events: to a sum for each of the blocks or, not `by_blocks`, to one sum of all.
 // Calls put(k, first, sums, n) with those of block k for n events from `first` on.
 template <class Put>
 void add_shares(const Kernels& kernels, std::size_t n_events, const float* shares, const std::vector<TileBlock>& blocks,
@@ -58,16 +59,16 @@ class Backward {
  private:
   struct Sender {
     SenderInput input;
-    const SparseRows* rows;  // of sparse synapses, else null: then `M, N` below is one number a synapse
+    const SparseRows* rows;  // of sparse synapses, else null: `M, N` below then means one number a synapse
     const float* weight;     // [M, N] or null; of sparse synapses in the order of the rows
     LeafSums sums;           // of d_weight [K, M, N]
-    Array<float> group;      // [M, N], where a group of samples takes several chunks
-    // Of a convolution: `weight` is null, `M, N` is one number a weight, in packed order until the end.
+    Array<float> group;      // [M, N], if a group of samples takes several chunks
+    // For a convolution `weight` is null, and `M, N` means one number a weight, in packed order until the end.
     const Windows* windows = nullptr;
     WindowSender window = {};
     Array<float> by_sample = {};          // [samples of the chunk][M, N + slack]
-    const float* dense_weight = nullptr;  // [M, N] where list gradients come from a product; `weight` is null then
-    const SortedLists* sorted = nullptr;  // where these hold its events
+    const float* dense_weight = nullptr;  // [M, N] if list gradients come from a product; `weight` is null then
+    const SortedLists* sorted = nullptr;  // if these hold its events
   };
 
   void add_sender(const SenderInput& from, const SparseRows* rows, const float* weight, float* d_weight,
@@ -82,7 +83,7 @@ class Backward {
   void run_sparse(const ChunkPass& at_hand, int sender);
   void run_windows(const Chunk& chunk, const Leaf& leaf, Sender& of);
   void unpack_windows();
-  // Whether ∂L/∂i of all tiles of a chunk is kept, not of a tile at a time.
+  // Whether ∂L/∂i is kept for all tiles of a chunk, not for one tile at a time.
   bool keeps_all() const { return !by_tile_ || dense_; }
   const std::vector<TileBlock>& share_blocks(const Sender& of) const { return of.rows ? sparse_blocks_ : blocks_; }
   const Events& events(int c, int k) const {
@@ -102,10 +103,10 @@ class Backward {
   const bool separate_;
   const bool by_blocks_;
   const std::vector<TileBlock> blocks_;         // of this layer's tiles
-  const std::vector<TileBlock> sparse_blocks_;  // of the shares of sparse synapses, which are sums of blocks already
-  const std::size_t n_, row_;                   // neurons; with those that pad the last tile
+  const std::vector<TileBlock> sparse_blocks_;  // for the shares of sparse synapses, which are sums of blocks already
+  const std::size_t n_, row_;                   // neurons; the same padded to whole tiles
   const bool spiking_, recurrent_, by_tile_;
-  const int n_parts_;  // of the senders of a tile: few tiles too are work for all threads
+  const int n_parts_;  // the parts of a tile's senders, so that even few tiles occupy all threads
   const std::int64_t n_slots_;
   const Padded neuron_;
   const PackedLoops loops_;
@@ -117,12 +118,12 @@ class Backward {
   std::vector<Listed> listed_;        // [chunk], sorted by tile
   std::vector<SenderChunk> arrived_;  // [chunk][sender], the kernels' view of events_
   std::vector<Packed> packed_;        // weights of sparse synapses
-  std::vector<DelayedLists> heard_;   // own lists as loops with axonal delays bring them
+  std::vector<DelayedLists> heard_;   // own lists as they arrive through loops with axonal delays
   Array<float> d_bias_, d_slots_, d_current_, d_currents_, shares_;
   std::vector<Array<float>> d_state_, d_parameters_by_sample_;
-  Array<float> returned_;                       // [loops][slots], where a product gives what comes back; else empty
-  bool dense_ = false;                          // some list gradients come from a product
-  std::size_t most_rows_ = 0;                   // of a chunk
+  Array<float> returned_;      // [loops][slots], list gradients through loops, if a product gives them; else empty
+  bool dense_ = false;         // some list gradients come from a product
+  std::size_t most_rows_ = 0;  // of a chunk
   std::vector<Array<float>> worker_d_current_;  // [rows][W] each, tile by tile; made by the first tile of a worker
   BackwardPass pass_{};
   LayerGradients out_;
@@ -155,7 +156,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       delay_grads_(spec, input, wanted.delays),
       leaves_(make_leaves(input.n_samples, spec.first_sample, wanted.n_batch)),
       chunks_(make_chunks(spec, input, leaves_)) {
-  // A leaf's first chunk writes all of a weight gradient; without a chunk there is none.
+  // A leaf's first chunk writes all of a weight gradient; without chunks there is no such write.
   const auto weight_like = [&](std::size_t n_pre, const SparseRows* rows, const Windows* windows = nullptr) {
     const std::size_t n_branches = leaves_.empty() ? 0 : leaves_.back().branch + 1;
     const std::size_t n_weights = rows ? rows->n_synapses : windows ? windows->n_weights() : n_pre * n_;
@@ -178,7 +179,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
     const bool sorted = from.sorted && !from.windows && from.sorted->serves(from.delay, chunks_);
     if (wanted.value[k] && sorted && !dense)
       out_.d_value[k] = Array<float>(from.sorted->size() * n_value_blocks());
-    else if (wanted.value[k])  // windows add to it
+    else if (wanted.value[k])  // windows add to the gradient
       out_.d_value[k] = value_grads(from, from.windows ? 0 : n_steps_, n_samples_, n_value_blocks());
     add_sender({from.lists, from.n_pre, from.delay, wanted.value[k] && !dense}, from.rows, dense ? nullptr : weight,
                out_.d_weight[k].data(), from.windows);
@@ -213,14 +214,14 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   pass_.n_kept = loops_.n_kept(n_steps_);
   if (spiking_ && !by_tile_) d_currents_ = Array<float>(pass_.n_kept * n_samples_ * row_);
   for (const Chunk& chunk : chunks_) most_rows_ = std::max(most_rows_, chunk.n_rows());
-  // Smaller weights are read as fast sample by sample, and threads need not wait for one another.
+  // Smaller weights are read equally fast sample by sample, and threads need not wait for one another.
   const auto plain = [](const LoopInput& loop) { return !loop.rows && !loop.axonal; };
   if (recurrent_ && n_ * n_ * sizeof(float) > recurrent_bytes &&
       std::all_of(input.loops.begin(), input.loops.end(), plain) &&
       listed_densely(saved.lists, spec.n, 0, n_steps_, n_samples_))
     returned_ = Array<float>(input.loops.size() * n_slots_);
   pass_.returned = returned_.data();
-  if (keeps_all())  // a product has rows that nobody writes, too
+  if (keeps_all())  // a product also reads rows that are never written
     d_current_ = dense_ || returned_ ? Array<float>::zeros(most_rows_ * row_) : Array<float>(most_rows_ * row_);
   worker_d_current_.resize(num_threads());
   pass_.n_slots = n_slots_;
@@ -292,7 +293,7 @@ LayerGradients Backward::run() {
   return std::move(out_);
 }
 
-// Room for the tiles' shares of the list gradients.
+// Allocates the tiles' shares of the list gradients.
 void Backward::share_out(int c) {
   std::size_t n = 0;
   const auto n_shares = [&](int k) {
@@ -307,7 +308,7 @@ void Backward::share_out(int c) {
     if (senders_[k].weight) arrived_[at(c, k)].shares = std::exchange(next, next + n_shares(k));
 }
 
-// What comes back to the lists of step t through the loops from later steps of the chunk, of all neurons.
+// The gradients of the lists of step t, of all neurons, through the loops from later steps of the chunk.
 void Backward::return_step(const Chunk& chunk, int t) {
   for (std::size_t k = 0; k < input_.loops.size(); ++k) {
     const LoopInput& loop = input_.loops[k];
@@ -328,7 +329,7 @@ void Backward::run_states(const Chunk& chunk) {
   };
   if (!returned_) return run_steps(chunk.t0, chunk.t1);
   pass_.returned_end = chunk.t1;
-  for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {  // all samples: a row of weights is read once for a group of them
+  for (int t = chunk.t1 - 1; t >= chunk.t0; --t) {  // all samples: a row of weights is read once for a group of samples
     return_step(chunk, t);
     run_steps(t, t + 1);
   }
@@ -357,7 +358,8 @@ void Backward::run_tiles(int c0, int c1, const Leaf& leaf, const SenderSums* sum
       if (by_tile_) {
         const PhaseTimer timer(Phase::step_grad, n_workers);
         if (!keeps_all()) {
-          Array<float>& own = worker_d_current_[worker];  // any of the threads may come, and few may be needed
+          Array<float>& own =
+              worker_d_current_[worker];  // any thread may get a tile, and not all threads may be needed
           if (!own) own = Array<float>(most_rows_ * spec_.tile_width);
           d_current = own.data();
         }
@@ -369,8 +371,8 @@ void Backward::run_tiles(int c0, int c1, const Leaf& leaf, const SenderSums* sum
   });
 }
 
-// Chunks c0..c1-1, which make up a leaf: one after the other where something waits for all tiles, such as a sum over
-// them, else tile by tile, so that threads wait for one another at the end alone.
+// Chunks c0..c1-1, which make up a leaf: one after the other if a step needs all tiles, such as a sum over
+// them, else tile by tile, so that threads wait for one another only at the end.
 void Backward::run_leaf(int c0, int c1, const Leaf& leaf) {
   std::vector<SenderSums> sums;
   bool waits = keeps_all();
@@ -400,7 +402,7 @@ void Backward::run_leaf(int c0, int c1, const Leaf& leaf) {
       const SortedLists* const sorted = senders_[k].sorted;
       const std::vector<TileBlock>& blocks = share_blocks(senders_[k]);
       float *const shares = arrived_[at(c, k)].shares, *const d_value = out_.d_value[k].data();
-      std::vector<float*> sums;  // of each block, in the place of its first shares
+      std::vector<float*> sums;  // one per block, in the place of its first shares
       float* next = shares;
       for (const TileBlock& block : blocks) sums.push_back(std::exchange(next, next + block.n * heard.n));
       add_shares(kernels_, heard.n, shares, blocks, by_blocks_,
@@ -416,7 +418,7 @@ void Backward::run_leaf(int c0, int c1, const Leaf& leaf) {
   }
 }
 
-// Samples by themselves, each in the order of its chunks; a chunk with the first steps ends the groups' sums.
+// Samples separately, each in the order of its chunks; a chunk with the first steps completes the groups' sums.
 void Backward::run_windows(const Chunk& chunk, const Leaf& leaf, Sender& of) {
   const PhaseTimer timer(Phase::deliver_grad);
   float* const total = of.sums.of(leaf);

@@ -10,7 +10,7 @@ namespace sparsesnn {
 namespace {
 
 // Whether the ids of lists i0..i1-1 are in range and ascend within each run, spikes or near-spikes of one list: a scan
-// without branches, then one look at each border between runs, the only places where an id may be followed by one that
+// without branches, then a check of each border between runs, the only places where an id may be followed by one that
 // is not larger.
 template <class Id>
 bool ids_are_good(const Lists& lists, const Id* ids, std::int64_t i0, std::int64_t i1, int n_neurons) {
@@ -91,9 +91,10 @@ namespace {
 void check_windows(const LayerSpec& spec, const LayerInput& input) {
   for (const SourceInput& source : input.sources) {
     if (!source.windows) continue;
-    if (input.exchange) throw InputError("ShapeError", "layer: a shard hears windows; allowed: whole populations");
+    if (input.exchange)
+      throw InputError("ShapeError", "layer: a shard has windows as input; allowed for whole populations only");
     if (source.windows->n_post() != spec.n)
-      throw InputError("ShapeError", "layer: windows make maps of " + std::to_string(source.windows->n_post()) +
+      throw InputError("ShapeError", "layer: windows give maps of " + std::to_string(source.windows->n_post()) +
                                          " neurons; the layer has " + std::to_string(spec.n));
   }
 }

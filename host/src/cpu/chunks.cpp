@@ -7,10 +7,10 @@
 
 namespace sparsesnn {
 
-// Every chunk comes to every sender once more, for its weights and their gradient, and parts of a group of samples hand
-// on a sum of every weight: so groups stay whole up to twice the rows that several share. ∂L/∂i of 2,048 rows is 512 kB
-// a tile of 64 neurons, more than a small L2 has room for; but rows are asked for some events early. Sorting shares out
-// chunks: many threads want more of them. Sample by sample there must be something to do for every thread.
+// Every chunk reads the weights of every sender and their gradient once more, and parts of a group of samples pass on a
+// sum for every weight: so groups stay whole up to twice the rows that several share. ∂L/∂i of 2,048 rows is 512 kB for
+// a tile of 64 neurons, more than a small L2 holds; but rows are prefetched some events early. Sorting distributes
+// chunks over threads: many threads need more chunks. Sample by sample, a chunk must have work for every thread.
 ChunkPlan chunk_plan(bool by_tile) {
   constexpr int few_threads = 4;
   const int n_rows = std::max(1, choices.backward_rows * few_threads / std::max(few_threads, num_threads()));

@@ -8,17 +8,17 @@
 
 namespace sparsesnn {
 
-// Rows (t, b) of a chunk of several groups of samples at most, of one group twice as many; and groups at least, where
-// all steps of one fit into a chunk.
+// The largest number of rows (t, b) in a chunk of several groups of samples (one group may have twice as many), and the
+// smallest number of groups, if all steps of one fit into a chunk.
 struct ChunkPlan {
   int n_rows, n_groups;
 };
 
-// Of a layer whose ∂L/∂i runs tile by tile, or not.
+// The plan of a layer whose ∂L/∂i runs tile by tile, or not.
 ChunkPlan chunk_plan(bool by_tile);
 
-// Whether the backward pass of a layer runs tile by tile: neurons do not hear one another, nor is a row of weights read
-// whole, and there is a tile for every thread.
+// Whether the backward pass of a layer runs tile by tile: its neurons are not connected to one another, no row of
+// weights is read whole, and there is a tile for every thread.
 bool runs_by_tile(const LayerSpec& spec, const LayerInput& input);
 
 // The chunks of a backward pass in their order: leaves and in them groups of samples ascending, within them steps

@@ -13,18 +13,18 @@ namespace {
 
 constexpr std::size_t block_size = static_cast<std::size_t>(dense_block) * dense_block;
 
-// A row of the block at hand: what it heard, and how far its list has been gone through.
+// The list that arrived at a row of the current block, and the position reached in it.
 struct Row {
   std::int64_t spike, spikes_end, near, near_end;
 };
 
-// Where the first id that is at least m is among slots begin..end-1.
+// The first of slots begin..end-1 whose id is at least m.
 template <class Id>
 std::int64_t first_from(const Id* ids, std::int64_t begin, std::int64_t end, int m) {
   return m ? std::lower_bound(ids + begin, ids + end, m) - ids : begin;
 }
 
-// Writes sum[id - m0] for the entries from `slot` on with ids below m1; returns the first slot behind them.
+// Writes sum[id - m0] for the entries from `slot` on with ids below m1; returns the first slot after them.
 template <class Id>
 std::int64_t put(const Id* ids, std::int64_t slot, std::int64_t end, int m0, int m1, const float* sum, float* d_value) {
   for (; slot < end && ids[slot] < static_cast<std::uint32_t>(m1); ++slot) d_value[slot] = sum[ids[slot] - m0];
@@ -46,13 +46,13 @@ class Products {
         d_current_(d_current),
         to_(to) {}
 
-  // Rows row0 on, up to dense_block of them, of senders in blocks b0..b1-1.
+  // At most dense_block rows from row0 on, for senders in blocks b0..b1-1.
   template <class Id>
   void run(const Id* ids, int row0, int b0, int b1) const {
     const int n_rows = std::min(dense_block, static_cast<int>(chunk_.n_rows()) - row0);
     Row rows[dense_block];
     for (int i = 0; i < n_rows; ++i) rows[i] = row_at(ids, row0 + i, b0 * dense_block);
-    int most = 1;  // tiles of a block: each half of them needs room
+    int most = 1;  // tiles of a block: each halving needs workspace
     for (const TileBlock& tiles : to_.blocks) most = std::max(most, tiles.n);
     const int depth = std::bit_width(static_cast<unsigned>(most));
     const Array<float> sums(2 * block_size), room(depth * block_size);
@@ -62,7 +62,7 @@ class Products {
       const DenseBlock block{m0, m1 - m0, row0, n_rows, all_rows_};
       for (std::size_t k = to_.blocks.size(); k-- > 0;) {
         const bool begins = to_.by_blocks || k + 1 == to_.blocks.size();
-        const TileBlock tiles{to_.blocks[k].first - spec_.first_tile(), to_.blocks[k].n};  // of this shard
+        const TileBlock tiles{to_.blocks[k].first - spec_.first_tile(), to_.blocks[k].n};  // relative to this shard
         kernels_.dense_shares(spec_, weight_, block, tiles, d_current_, room.data(), begins ? sum : next);
         if (!begins)
           for (std::size_t j = 0; j < block_size; ++j) sum[j] = next[j] + sum[j];
@@ -80,7 +80,7 @@ class Products {
   }
 
  private:
-  // What arrives at a row of senders m on; nothing at the rows of samples that do not exist, and before the delay.
+  // The entries that arrive at a row, from sender m on; none for samples that do not exist, or before the delay.
   template <class Id>
   Row row_at(const Id* ids, int row, int m) const {
     const int group = row / chunk_.group_rows(), in_group = row % chunk_.group_rows();
@@ -117,7 +117,7 @@ bool listed_densely(const Lists& lists, int n_pre, int delay, int n_steps, int n
 namespace {
 
 void run_products(const Products& products, const Chunk& chunk, const SenderInput& from) {
-  // Pieces of rows; of senders too where those alone are not work for all threads.
+  // Pieces of rows; of senders too if rows alone do not occupy all threads.
   const int n_rows = (static_cast<int>(chunk.n_rows()) + dense_block - 1) / dense_block;
   const int n_blocks = (from.n_pre + dense_block - 1) / dense_block;
   const int n_parts = std::clamp((4 * num_threads() + n_rows - 1) / n_rows, 1, n_blocks);

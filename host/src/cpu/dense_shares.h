@@ -1,4 +1,4 @@
-// Gradients of list values where most neurons are listed: from a product over all of them.
+// Gradients of list values if most neurons are listed: from a product over all of them.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace sparsesnn {
 
-// What a source's lists receive: one sum for each of the blocks of tiles [K][n_values] or, not `by_blocks`, the sum of
-// all [n_values].
+// The gradients of a source's lists: one sum for each of the blocks of tiles [K][n_values] or, not `by_blocks`, the sum
+// of all [n_values].
 struct ListGrads {
   const std::vector<TileBlock>& blocks;
   bool by_blocks;
@@ -18,8 +18,8 @@ struct ListGrads {
   std::size_t n_values;
 };
 
-// Whether products over all neurons take less time than those for the listed ones alone. Rows of samples that fill up
-// the last group count as well: a product has them. A spike counts a third of a near-spike: the gradient of its weights
+// Whether products over all neurons take less time than those for the listed ones alone. Padding rows of the last group
+// count as well: a product includes them. A spike counts a third of a near-spike, because the gradient of its weights
 // reads the same row of ∂L/∂i anyway.
 bool listed_densely(const Lists& lists, int n_pre, int delay, int n_steps, int n_samples);
 
@@ -28,7 +28,7 @@ bool listed_densely(const Lists& lists, int n_pre, int delay, int n_steps, int n
 void dense_list_grads(const Kernels& kernels, const LayerSpec& spec, const Chunk& chunk, int n_samples,
                       const SenderInput& from, const float* weight, const float* d_current, const ListGrads& to);
 
-// The same of one step `t` of one group of samples, `b` the first: of all entries that arrive then.
+// The same for one step `t` of one group of samples, `b` the first: for all entries that arrive then.
 void dense_step_grads(const Kernels& kernels, const LayerSpec& spec, const Chunk& chunk, int t, int b, int n_samples,
                       const SenderInput& from, const float* weight, const float* d_current, const ListGrads& to);
 

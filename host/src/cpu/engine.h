@@ -21,7 +21,7 @@ class Array {
     if (n > (static_cast<std::size_t>(-1) >> 1) / sizeof(T)) throw std::bad_alloc();
     data_.reset(static_cast<T*>(allocate(n * sizeof(T))));
   }
-  // In memory that other processes of this host may read, where there is any.
+  // In memory that other processes of this host may read, if available.
   static Array shared(std::size_t n) {
     if (n > (static_cast<std::size_t>(-1) >> 1) / sizeof(T)) throw std::bad_alloc();
     Array a;
@@ -56,20 +56,20 @@ class Array {
 
 class SortedLists;
 
-// A sending population as the caller has it: weight [M, N], row-major.
+// A sending population, in the caller's form: weight [M, N], row-major.
 struct SourceInput {
   Lists lists;
   int n_list_steps = 0;  // steps that `lists` covers
   int n_pre = 0;
   int delay = 0;
   const float* weight = nullptr;
-  const SparseRows* rows = nullptr;  // of sparse synapses: `weight` has one number each, receiver by receiver
-  const Windows* windows = nullptr;  // of a convolution: `weight` is that of its windows (windows.h)
-  const void* packed = nullptr;      // the same for the forward pass (packing.h), where that has been done; else null
+  const SparseRows* rows = nullptr;     // of sparse synapses: `weight` has one number per synapse, ordered by receiver
+  const Windows* windows = nullptr;     // of a convolution: `weight` is that of its windows (windows.h)
+  const void* packed = nullptr;         // packed for the forward pass (packing.h), if done already; else null
   const SortedLists* sorted = nullptr;  // these lists, sorted: gradients of their values go into that order
 };
 
-// A recurrent connection as the caller has it.
+// A recurrent connection, in the caller's form.
 struct LoopInput {
   const float* weight = nullptr;  // [N, N]; of a shard, a row for each neuron of the population
   int delay = 1;
@@ -96,15 +96,15 @@ class Exchange;
 
 struct LayerInput {
   int n_steps = 0, n_samples = 0;
-  Exchange* exchange = nullptr;  // of a shard, with the ranks that hold the other shards (sharded.h)
+  Exchange* exchange = nullptr;  // for a shard, with the ranks that hold the other shards (sharded.h)
   std::vector<SourceInput> sources;
   std::vector<LoopInput> loops;
   PerNeuron parameters[max_parameters];  // of the model, in its order
-  PerNeuron grad_threshold, bias;        // null for a readout; where there is none
+  PerNeuron grad_threshold, bias;        // null for a readout; null if absent
   const float* state[max_states] = {};   // initial states [B, N], null: zeros
   Lists own_before;                      // own lists of the last steps before the sequence: at least as many as
   int n_before = 0;                      // the longest delay of a loop, or none
-  Lists population;  // of a shard with loops, backwards: those of all neurons, as the layer made them
+  Lists population;  // of a shard with loops, backward: those of all neurons, as the layer made them
 
   // A spike's row of sparse synapses, or its windows, are read whole, so such layers run sample by sample.
   bool reads_rows() const {
@@ -137,32 +137,32 @@ struct LayerSaved {
   const float* potentials = nullptr;
 };
 
-// Which gradients are wanted, beside those of the parameters that `LayerSpec` says learn.
+// The wanted gradients, in addition to those of the parameters that learn according to `LayerSpec`.
 struct Wanted {
   std::vector<bool> weight, value;  // per source
   std::vector<bool> loops;          // per loop, of its weight
   std::vector<bool> delays;         // per loop, of its axonal delays
   bool bias = false;
-  // Samples of the whole batch, of which these are some, from LayerSpec::first_sample on. Gradients of weights then
-  // come as one sum a branch of the batch (group_tree.h), [K, M, N], of neurons' parameters as one a group, [G, N]. 0:
+  // Samples of the whole batch, if these are only some, from LayerSpec::first_sample on. Gradients of weights then come
+  // as one sum a branch of the batch (group_tree.h), [K, M, N], those of neurons' parameters as one a group, [G, N]. 0:
   // these are all.
   int n_batch = 0;
 };
 
 struct LayerGradients {
-  // Per source: [M, N], of sparse synapses a number each; [slots], of a shard with an exchange [K, slots], sums of its
-  // blocks of tiles (tile_sums.h); in the order of the source's sorted lists, where it has some.
+  // Per source: [M, N], or one number per sparse synapse; [slots], for a shard with an exchange [K, slots], sums of its
+  // blocks of tiles (tile_sums.h); in the order of the source's sorted lists, if it has any.
   std::vector<Array<float>> d_weight, d_value;
-  std::vector<Array<float>> d_loops;       // per loop, as of a source
+  std::vector<Array<float>> d_loops;       // per loop, as for a source
   std::vector<Array<float>> d_delays;      // per loop, of axonal delays, [N]
   Array<float> d_bias;                     // [N]
-  std::vector<Array<float>> d_parameters;  // of the model, in its order, [N]; empty where one does not learn
+  std::vector<Array<float>> d_parameters;  // of the model, in its order, [N]; empty if not trained
 };
 
-// Throws InputError where spec and input do not go together.
+// Throws InputError if spec and input do not match.
 void check_layer(const LayerSpec& spec, const LayerInput& input);
 
-// Throws InputError where lists break their invariants.
+// Throws InputError if lists break their invariants.
 void check_lists(const Lists& lists, std::int64_t n_lists, std::int64_t n_ids, int n_neurons, const char* name);
 
 // State [B, N] from tiles [P][B][W].

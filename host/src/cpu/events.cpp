@@ -13,11 +13,11 @@
 namespace sparsesnn {
 namespace {
 
-// Senders that are sorted at a time: where they go to lies in a core's L2 then (65,536 senders, 1,024 rows and an
-// activity of 2 % take half the time that they take in one go; 16,384 and fewer take the same).
+// Senders that are sorted at a time, so that their destinations fit in a core's L2 (65,536 senders, 1,024 rows and an
+// activity of 2 % take half the time of a single pass; 16,384 and fewer take the same).
 constexpr int senders_block = 8192;
 
-// A list that arrives in the chunk; its spikes and its near-spikes, next..end-1 of each, are yet to be sorted.
+// A list that arrives in the chunk; its spikes and its near-spikes, next..end-1 of each, are not sorted yet.
 template <class Id>
 struct Arriving {
   std::uint32_t row;
@@ -26,8 +26,7 @@ struct Arriving {
   std::int64_t to_order;  // from the slot of an entry to its place in Events::order
 };
 
-// How many spikes each sender sent, to ends[2m], where lists hold nothing else: a loop over those that lie behind one
-// another.
+// Counts the spikes of each sender in ends[2m], for lists with spikes only: one loop over contiguous lists.
 template <class Id>
 void count_spikes(const std::vector<Arriving<Id>>& lists, std::int32_t* ends) {
   for (std::size_t k = 0; k < lists.size();) {
@@ -38,8 +37,8 @@ void count_spikes(const std::vector<Arriving<Id>>& lists, std::int32_t* ends) {
   }
 }
 
-// A counting sort, a block of senders after the other: ids ascend, so every list goes on where the block before ended,
-// and the places that a block writes to stay in cache.
+// A counting sort, one block of senders after the other: ids ascend, so every list continues where the block before
+// ended, and the places that a block writes to stay in cache.
 template <class Id>
 Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_samples) {
   Events events;
@@ -64,14 +63,14 @@ Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_sam
   const float* values = from.lists.values;
   if (values) events.values = Array<float>(events.n);
   events.starts = Array<std::int32_t>::zeros(2 * static_cast<std::size_t>(from.n_pre) + 1);
-  std::int32_t* const ends = events.starts.data() + 1;  // of what a sender sent, once it is placed
+  std::int32_t* const ends = events.starts.data() + 1;  // the end of each sender's events, once they are placed
   std::int32_t n = 0;
   const bool in_one_go = from.n_pre <= senders_block;
   for (int m0 = 0, m1; m0 < from.n_pre; m0 = m1) {
     m1 = std::min(from.n_pre, m0 + senders_block);
     const auto each_event = [&](bool last, auto&& body) {
       for (Arriving<Id>& list : arriving) {
-        if (in_one_go) {  // one loop, whose end is foreseen more often than those of two
+        if (in_one_go) {  // one loop: its end is predicted more often than those of two
           for (std::int64_t j = list.next[0]; j < list.end[1]; ++j)
             body(2 * static_cast<std::size_t>(list.ids[j]) + (j >= list.end[0]), list, j);
           continue;
@@ -102,8 +101,8 @@ Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_sam
   return events;
 }
 
-// Calls visit(tile, place, slot) for all listed neurons of the chunk in the order of its rows backwards: groups of
-// samples ascending, steps descending, samples ascending.
+// Calls visit(tile, place, slot) for all listed neurons of the chunk in backward order of its rows: groups of samples
+// ascending, steps descending, samples ascending.
 template <class Id, class Visit>
 void visit_listed(const Id* ids, const LayerSpec& spec, const LayerSaved& saved, const Chunk& chunk, int n_samples,
                   Visit&& visit) {

@@ -1,4 +1,4 @@
-// What a backward pass has to gather, in the order in which its kernels want it: a counting sort a chunk.
+// The inputs that a backward pass gathers, in the order of its kernels: a counting sort per chunk.
 #pragma once
 
 #include <algorithm>
@@ -8,46 +8,46 @@
 
 namespace sparsesnn {
 
-// What one chunk received from one sender, sorted by sending neuron (codelets/cpu/deliver_grad.h).
+// The events of one chunk from one sender, sorted by sending neuron (codelets/cpu/deliver_grad.h).
 struct Events {
   Array<std::int32_t> starts;  // [2·M + 1]
   Array<std::uint32_t> rows;   // the row of each event in the chunk
-  Array<float> values;         // its value, of graded lists
+  Array<float> values;         // its value, for graded lists
   std::size_t n = 0;
 
-  // The way back, where the gradient of list values is wanted: the lists, and which event each of their entries is.
+  // The inverse, if the gradient of list values is wanted: the lists, and the event of each of their entries.
   struct List {
     std::int64_t slot;  // of its first entry
     std::size_t first;  // its place in `order`
   };
-  std::vector<List> lists;     // and one that ends the last one
+  std::vector<List> lists;     // and a sentinel
   Array<std::uint32_t> order;  // [n]
 };
 
-// A sender as the backward pass has it.
+// A sender, in the backward pass's form.
 struct SenderInput {
   Lists lists;
   int n_pre, delay;
-  bool with_near;     // near-spikes matter only where the gradient of the list values is wanted
-  Lists before = {};  // of the layer itself: its lists of the n_before steps before the first
+  bool with_near;     // near-spikes matter only if the gradient of the list values is wanted
+  Lists before = {};  // for the layer itself: its lists of the n_before steps before the first
   int n_before = 0;
 };
 
-// The gradient of the values of a source's lists, [K, values]: 0 for lists that arrive after the last step, the others
-// are yet to be written.
+// Allocates the gradient of the values of a source's lists, [K, values]: 0 for lists that arrive after the last step,
+// the others not written yet.
 Array<float> value_grads(const SourceInput& from, int n_steps, int n_samples, std::size_t n_blocks);
 
-// Brings sums from the order of events to that of the lists, [sums][n_values], list by list, since threads that wrote
-// to places all over them would wait for one another's cache lines.
+// Reorders sums from the order of events to that of the lists, [sums][n_values], list by list: threads that wrote all
+// over the lists would contend for cache lines.
 void put_in_lists(const Events& events, const std::vector<const float*>& sums, float* d_value, std::size_t n_values);
 
-// Brings gradients of list values, [K, values], into the order of the source's sorted lists, if it has some.
+// Reorders gradients of list values, [K, values], into the order of the source's sorted lists, if it has any.
 void sort_value_grads(const SourceInput& from, int n_samples, Array<float>& grads);
 
-// The listed slots of one chunk, sorted by tile, within a tile in the order of rows backwards.
+// The listed slots of one chunk, sorted by tile, within a tile in backward order of rows.
 struct Listed {
-  Array<ListedGrad> grads;     // where q says it all (LayerSpec::adds_q), else
-  Array<ListedState> states;   // with neurons that fired but found no slot, where those are stored
+  Array<ListedGrad> grads;     // if q is sufficient (LayerSpec::adds_q), else
+  Array<ListedState> states;   // with dropped spikes, if those are stored
   Array<std::int32_t> starts;  // [P + 1]
 };
 

@@ -40,11 +40,11 @@ Array<float> state_to_tiles(const LayerSpec& spec, const float* state, int n_sam
   return tiles;
 }
 
-// The states of a layer and their derivatives by the parameters that learn.
+// The states of a layer and their derivatives by the trained parameters.
 struct Traces {
   std::vector<Array<float>> states;               // [S], each [P][B][W]
-  std::vector<std::vector<Array<float>>> traces;  // [parameters][S], empty where one does not learn
-  Array<float> slope;                             // σ' of the step before, where derivatives pass through spikes
+  std::vector<std::vector<Array<float>>> traces;  // [parameters][S], empty if not trained
+  Array<float> slope;                             // σ' of the step before, if derivatives pass through spikes
 
   Traces(const LayerSpec& spec, const LayerInput& input) : traces(spec.model->n_parameters) {
     for (int s = 0; s < spec.model->n_states; ++s)
@@ -65,7 +65,7 @@ struct Traces {
   }
 };
 
-// Sources with whole rows of weights; `packed` keeps those alive.
+// Sources with whole rows of weights; `packed` keeps the rows alive.
 std::vector<Source> whole_rows(const LayerSpec& spec, const LayerInput& input, std::vector<Packed>& packed) {
   std::vector<Source> sources(input.sources.size());
   for (std::size_t k = 0; k < sources.size(); ++k) {
@@ -93,9 +93,9 @@ void each_tile(const ForwardPass& pass, TileColumns& columns, Body&& body) {
   });
 }
 
-// Whether what sources bring to a layer that runs sample by sample waits: tile by tile, their weights are read once for
-// many steps, and those of the loops have the cache for themselves. That is worth its own reading and writing where
-// all weights together do not stay in a core's L2 cache, and more than a few spikes arrive in a step.
+// Whether a layer that runs sample by sample first sums the input currents of its sources: tile by tile, their weights
+// are read once for many steps, and the weights of the loops then have the cache alone. That outweighs the extra reads
+// and writes if all weights together do not fit in a core's L2 cache, and more than a few spikes arrive in a step.
 bool lets_sources_wait(const LayerSpec& spec, const LayerInput& input) {
   constexpr std::int64_t few = 6;
   const std::int64_t n_lists = static_cast<std::int64_t>(input.n_steps) * input.n_samples;
@@ -110,9 +110,9 @@ bool lets_sources_wait(const LayerSpec& spec, const LayerInput& input) {
          n_arrive > few * n_lists;
 }
 
-// Recurrent: sample by sample, step by step; what a sample fired is its own input some steps later. Calls
-// body(pass, b, t0, t1, current, stride). With `columns` a few samples (or one) run some steps, then the next ones.
-// Each current is the same sum in the same order.
+// Recurrent: sample by sample, step by step; a sample's spikes become its own input some steps later. Calls body(pass,
+// b, t0, t1, current, stride). With `columns` a few samples (or one) run some steps, then the next samples. Each
+// current is the same sum in the same order.
 template <class Body>
 void each_sample(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, Body&& body) {
   const PhaseTimer timer(Phase::forward);
@@ -122,7 +122,7 @@ void each_sample(const Kernels& kernels, const ForwardPass& pass, TileColumns* c
   if (columns) {
     const int most = std::max(1, waiting_rows / n_steps),
               n_rounds = (n_samples + n_threads * most - 1) / (n_threads * most);
-    n_beside = (n_samples + n_threads * n_rounds - 1) / (n_threads * n_rounds);  // as many for each thread
+    n_beside = (n_samples + n_threads * n_rounds - 1) / (n_threads * n_rounds);  // the same number for each thread
     n_together = std::min(n_steps, waiting_rows / n_beside);
   }
   const int n_items = (n_samples + n_beside - 1) / n_beside;
@@ -165,7 +165,7 @@ void prefix_sum(const std::int32_t* counts, std::int64_t n, std::int64_t* offset
   for (std::int64_t i = 0; i < n; ++i) offsets[i + 1] = offsets[i] + counts[i];
 }
 
-// Turns masks and slot records into the population's lists.
+// Converts masks and slot records into the population's lists.
 void collect_lists(const Kernels& kernels, const ForwardPass& pass, LayerOutput& out) {
   const PhaseTimer timer(Phase::collect);
   const LayerSpec& spec = *pass.spec;

@@ -1,4 +1,4 @@
-// What the engine is told about one layer, and the arrays that its passes share.
+// The definition of one layer for the engine, and the arrays that its passes share.
 //
 // Letters: T steps, B samples, N neurons, M presynaptic neurons, P tiles, W neurons a tile. Neurons are padded to
 // P·W; a padded neuron has zero weights and thresholds of +inf, so it never fires. List (t, b) has index t·B + b.
@@ -14,7 +14,7 @@
 
 namespace sparsesnn {
 
-// What the user gave is wrong; `kind` names the Python exception to raise.
+// Invalid user input; `kind` names the Python exception to raise.
 struct InputError : std::runtime_error {
   InputError(const char* error_kind, const std::string& message) : std::runtime_error(message), kind(error_kind) {}
   const char* kind;
@@ -23,23 +23,23 @@ struct InputError : std::runtime_error {
 struct LayerSpec {
   const NeuronModel* model = nullptr;
   float constants[max_constants] = {};  // of the model, in its order
-  bool learns[max_parameters] = {};     // which of its parameters
-  // Their ranges: the passes read the nearest number within. Those that learn are within already, for their gradient's
-  // sake (sparsesnn/bounds.py).
+  bool learns[max_parameters] = {};     // which of its parameters are trained
+  // Their ranges: the passes read the nearest number within. Trained ones are within already, for the sake of their
+  // gradients (sparsesnn/bounds.py).
   float low[max_parameters] = {}, high[max_parameters] = {};
   bool detach_reset = true;
-  int surrogate = 0;  // its place in codelets/surrogate.h
+  int surrogate = 0;  // index in codelets/surrogate.h
   float slope = 10.0f;
   int n = 0;                       // N
   int tile_width = 64;             // W: 16, 32 or 64
   int capacity = 0;                // K, 0: no limit
   bool fixed = false;              // fixed activity: lists are filled to capacity
   bool bf16 = false;               // weights are read rounded to bfloat16
-  bool save = true;                // keep what the backward pass needs
+  bool save = true;                // keep the data for the backward pass
   std::uint64_t seed = 0;          // of the overflow rotation, by population and training step: sparsesnn/rotation.py
   std::uint64_t first_step = 0;    // steps that came before this call, for the rotation
-  std::uint64_t first_sample = 0;  // samples of the batch that other replicas run before this one's, likewise
-  int population = 0;              // neurons of the whole population, of which these are a shard; 0: these are all
+  std::uint64_t first_sample = 0;  // samples of the batch in earlier replicas, likewise
+  int population = 0;              // neurons of the whole population if these are a shard; 0: these are all
   int first = 0;                   // the population's neurons before these
 
   int n_all() const { return population ? population : n; }
@@ -51,20 +51,20 @@ struct LayerSpec {
     for (int k = 0; save && k < model->n_parameters; ++k) count += learns[k];
     return count;
   }
-  // Derivatives by parameters pass through spikes, not from state to state alone.
+  // Derivatives by parameters pass through spikes, not only from state to state.
   bool traces_spikes() const { return n_learnt() && (!detach_reset || model->feeds_spikes); }
-  // Floats stored per listed slot: x - θ, from which `slopes` makes σ', then x if the adjoint reads it, then ∂(x -
-  // θ)/∂p of each parameter that learns.
+  // Floats stored per listed slot: x - θ, from which `slopes` computes σ', then x if the adjoint reads it, then ∂(x -
+  // θ)/∂p of each trained parameter.
   int n_fields() const { return save && model->fires() ? 1 + int(model->reads_x) + n_learnt() : 0; }
   // The gradient of an unlisted neuron that fired differs too: those ids are kept.
   bool stores_silenced() const { return save && model->reads_x && capacity > 0; }
-  // Capacity decides who counts as listed; traces through spikes need to know before the next step.
+  // The capacity decides which neurons count as listed; traces through spikes need the result before the next step.
   bool needs_step_order() const { return traces_spikes() && capacity > 0; }
   // Listing a neuron changes the gradient of its state by q alone.
   bool adds_q() const { return model->adds_q && detach_reset; }
 };
 
-// Calls body with ids as what they are: uint32 where they are `wide`, else uint16.
+// Calls body with ids as their own type: uint32 if `wide`, else uint16.
 template <class Body>
 [[gnu::always_inline]] inline auto with_ids(bool wide, const void* ids, Body&& body) {
   return wide ? body(static_cast<const std::uint32_t*>(ids)) : body(static_cast<const std::uint16_t*>(ids));
@@ -74,7 +74,7 @@ inline auto with_ids(bool wide, void* ids, Body&& body) {
   return wide ? body(static_cast<std::uint32_t*>(ids)) : body(static_cast<std::uint16_t*>(ids));
 }
 
-// Lists of one population, [T·B]; ids are uint16 or, `wide`, uint32.
+// Lists of one population, [T·B]; ids are uint16 or, if `wide`, uint32.
 struct Lists {
   const std::int64_t* offsets = nullptr;
   const void* ids = nullptr;
@@ -96,11 +96,11 @@ class Windows;
 struct Source {
   Lists lists;
   int n_pre = 0;
-  int delay = 0;                     // the layer's step t reads list t - delay
-  const void* weight = nullptr;      // float or Bf16; tile by tile the columns [M, W] of one, sample by sample [M, P·W]
+  int delay = 0;                 // the layer's step t reads list t - delay
+  const void* weight = nullptr;  // float or Bf16; tile by tile the columns [M, W] of a tile, sample by sample [M, P·W]
   const SparseRows* rows = nullptr;  // of sparse synapses: `weight` is float, in the order of the rows
   const Windows* windows = nullptr;  // of a convolution: `weight` is float, packed (windows.h)
-  // Of lists whose tiles are summed: the ids from slot `last` on, a copy with `ids_ahead` more behind them.
+  // For lists whose tiles are summed: the ids from slot `last` on, a copy padded by `ids_ahead` ids.
   const void* last_ids = nullptr;
   std::int64_t last = 0;
 
@@ -111,7 +111,7 @@ struct Source {
 
 // Delays of the M senders of a connection, in addition to its own; see axonal_delays.h.
 struct AxonalDelays {
-  const std::int32_t* steps = nullptr;  // [M], at least 0; null: there are none
+  const std::int32_t* steps = nullptr;  // [M], at least 0; null: no delays
   const float* fraction = nullptr;      // [M], 0 <= f < 1; null: delays are whole
   int longest = 0;                      // steps after which the last part arrives
 
@@ -128,12 +128,12 @@ struct Loop {
 };
 
 // The gradient of a parameter is a sum over groups of samples, each of which begins at zero: of a weight along a tree
-// (group_tree.h), of a neuron's parameter one after the other. Replicas that own whole groups add up to the bits of one
-// process.
+// (group_tree.h), of a neuron's parameter one after the other. The sums of replicas that own whole groups have the bits
+// of one process.
 constexpr int group_samples = 8;
 
-// What the backward pass does at a time: steps t0..t1-1 of samples b0..b1-1. Either all steps of whole groups, or some
-// steps of one group. Its rows lie [group][t][b].
+// The unit of work of the backward pass: steps t0..t1-1 of samples b0..b1-1. Either all steps of whole groups, or some
+// steps of one group. Its rows are in the order [group][t][b].
 struct Chunk {
   int t0, t1, b0, b1;
 
@@ -147,51 +147,51 @@ struct Chunk {
   }
 };
 
-// A population that sent to the layer (itself too), seen backwards.
+// A population that sent to the layer (or the layer itself), in the backward pass.
 struct SenderSums {
   int n_pre = 0;
-  const float* weight = nullptr;    // [M, N]; null where the gradient of its list values is not wanted
+  const float* weight = nullptr;    // [M, N]; null if the gradient of its list values is not wanted
   float* d_weight = nullptr;        // [M, N] or null
-  float* d_weight_group = nullptr;  // [M, N], the sum of a group so far, where a group takes several chunks
-  // Of sparse synapses: `weight` is in the order of the rows, d_weight has one number a synapse, in its place.
+  float* d_weight_group = nullptr;  // [M, N], the sum of a group so far, if a group takes several chunks
+  // For sparse synapses `weight` is in the order of the rows, and d_weight has one number per synapse, at its place.
   const SparseRows* rows = nullptr;
 };
 
-// The same where lists are gone through one after the other (codelets/cpu/deliver_grad_lists.h).
+// The same if lists are processed one after the other (codelets/cpu/deliver_grad_lists.h).
 struct ListSender {
   Lists lists;
   int n_pre = 0, delay = 0;
-  const float* weight = nullptr;  // [M, W], padded; null where the gradient of its list values is not wanted
-  float* d_value = nullptr;       // [slots], of lists that arrive; null with `weight`
+  const float* weight = nullptr;  // [M, W], padded; null if the gradient of its list values is not wanted
+  float* d_value = nullptr;       // [slots], for lists that arrive; null if `weight` is null
   float* sum = nullptr;           // [M, W], of one group of samples: the gradient of the weight; null: not wanted
 };
 
-// The k-th of n nearly equal parts of a number of things.
+// The k-th of n nearly equal parts of a number of items.
 struct Part {
   int k, n;
   int begin(int of) const { return static_cast<int>(static_cast<std::int64_t>(of) * k / n); }
   int end(int of) const { return static_cast<int>(static_cast<std::int64_t>(of) * (k + 1) / n); }
 };
 
-// What a chunk received from one sender, sorted; see SenderEvents in codelets/cpu/deliver_grad.h.
+// The events of a chunk from one sender, sorted; see SenderEvents in codelets/cpu/deliver_grad.h.
 struct SenderChunk {
   const std::int32_t* starts = nullptr;
   const std::uint32_t* rows = nullptr;
   std::size_t n_events = 0;
-  const float* values = nullptr;  // [events] of graded lists, else null
-  // [P][events], the tiles' parts of ∂L/∂value, of sparse synapses those of the blocks of tiles; or null.
+  const float* values = nullptr;  // [events] for graded lists, else null
+  // [P][events], the tiles' parts of ∂L/∂value; for sparse synapses those of the blocks of tiles; or null.
   float* shares = nullptr;
 };
 
-// So many shares are added up at a time that they stay in a core's first cache.
+// The number of shares that are added at a time, so that they stay in a core's L1.
 constexpr std::size_t share_piece = 1024;
 
-// At most so many steps times samples have currents that wait for more to come.
+// The largest product of steps and samples whose currents are stored before the neurons advance.
 constexpr int waiting_rows = 512;
 
 struct TileBlock;  // tile_sums.h
 
-// Senders and rows of a chunk whose list gradients are computed at a time, whoever is listed (dense_shares.h).
+// Senders and rows of a chunk whose list gradients are computed at a time, listed or not (dense_shares.h).
 constexpr int dense_block = 64;
 
 struct DenseBlock {
@@ -206,15 +206,14 @@ struct ListedGrad {
   float q;
 };
 
-// The same where q does not say it all: with σ', and x where the model reads it. σ' < 0: a neuron that fired but found
-// no slot.
+// The same if q is not sufficient: with σ', and x if the model reads it. σ' < 0: a dropped spike.
 struct ListedState {
   std::uint32_t place;
   float q, sigma, x;
 };
 
-// Growing store of slot records. Its memory functions live in forward.cpp, outside the per-instruction-set builds.
-// On cache lines of its own, two for the prefetcher's sake: neighbors belong to other threads.
+// Growing store of slot records. Its memory functions are in forward.cpp, outside the per-instruction-set builds. On
+// its own cache lines, two because of the prefetcher: neighbors belong to other threads.
 struct alignas(128) SlotBuffer {
   float* data = nullptr;
   std::size_t size = 0, room = 0;
@@ -229,13 +228,13 @@ struct alignas(128) SlotBuffer {
   ~SlotBuffer();
 };
 
-// Numbers per neuron, each [P·W]; of the model in its order.
+// Numbers per neuron, each [P·W]; the model's in its order.
 struct NeuronParameters {
   const float* parameters[max_parameters] = {};
   const float *grad_threshold = nullptr, *bias = nullptr;
 };
 
-// A population whose windows a layer hears step by step, seen backwards.
+// A population whose windows a layer reads step by step, in the backward pass.
 struct WindowSender {
   const Windows* windows;
   Lists lists;
@@ -256,7 +255,7 @@ struct OwnSpikes {
   }
 };
 
-// ∂L/∂i [P·W] that the entries of a list are multiplied by: one for all, or one for each.
+// ∂L/∂i [P·W] by which the entries of a list are multiplied: one for all, or one for each.
 struct CurrentGrads {
   const float* one = nullptr;
   const float* const* each = nullptr;
@@ -267,14 +266,14 @@ struct CurrentGrads {
 
 class SpikesUnderWay;  // axonal_delays.h
 
-// Where one sample runs some steps: its currents [P·W], of each step `stride` after those of the step before, what each
-// loop hears [n_loops], and room for that, [n_loops][P·W].
+// The workspace of one sample over some steps: its currents [P·W], those of each step `stride` after those of the step
+// before, the input of each loop [n_loops], and memory for that, [n_loops][P·W].
 struct SampleRoom {
   float* current;
   std::size_t stride;
   OwnSpikes* own;
   std::uint32_t* own_ids;
-  SpikesUnderWay* const* under_way;  // [n_loops], null where a loop has no axonal delays
+  SpikesUnderWay* const* under_way;  // [n_loops], null for a loop without axonal delays
 };
 
 struct ForwardPass {
@@ -283,23 +282,23 @@ struct ForwardPass {
   int n_steps, n_samples;
   const Source* sources;
   int n_sources;
-  bool sources_wait;  // sample by sample: currents hold the bias and what sources bring already
+  bool sources_wait;  // sample by sample: currents hold the bias and the sources' input already
   const Loop* loops;
   int n_loops;
   Lists own_before;  // own lists of the n_before steps before the first, or none
   int n_before;
   bool wide;                                 // own ids are uint32
   float* state[max_states];                  // each [P][B][W]
-  float* trace[max_parameters][max_states];  // their derivatives by each parameter that learns, else null
-  bool has_traces;                           // something learns
+  float* trace[max_parameters][max_states];  // their derivatives by each trained parameter, else null
+  bool has_traces;                           // a parameter is trained
   float* slope;                              // σ' of the step before at listed neurons, else 0, [P][B][W]; or null
-  // select: one bit per neuron of the tile, [P][T·B]. Candidates; then what is sent as spikes and listed as
-  // near-spikes, which are other arrays only where a capacity may drop some.
+  // select: one bit per neuron of the tile, [P][T·B]. Candidates; then spikes that are sent and near-spikes that are
+  // listed, separate arrays only if a capacity may drop some.
   std::uint64_t *fired, *listed, *sent, *near;
   SlotBuffer* slots;  // [P][blocks of samples]
   int n_blocks, block_size;
   float* potentials;  // [T, B, N] of a readout
-  // Nobody has fired before the first step; the state 0 alone would say so only where no θ is negative.
+  // No neuron has fired before the first step; the state 0 alone implies that only if no θ is negative.
   bool starts_above_threshold;
 };
 
@@ -318,7 +317,7 @@ struct ListsOut {
 // ∂L/∂(list values) [slots] of a spiking layer, or ∂L/∂v [T, B, N] of a readout.
 struct OutputGrads {
   const float* data = nullptr;
-  std::size_t step = 0;  // of a readout from one step to the next; 0: ∂L/∂v [B, N] is the same at all steps
+  std::size_t step = 0;  // for a readout from one step to the next; 0: ∂L/∂v [B, N] is the same at all steps
 
   const float* at(int t, int sample, int n) const { return data + t * step + static_cast<std::size_t>(sample) * n; }
 };
@@ -335,18 +334,18 @@ struct BackwardPass {
   const Loop* loops;
   int n_loops;
   const float* d_values;                          // [slots], ∂L/∂value
-  float* d_slots;                                 // [slots], σ'·e; null if nobody asks
+  float* d_slots;                                 // [slots], σ'·e; null if not wanted
   const float* potentials;                        // [T, B, N] of a readout, for gradients of its parameters
   const float* initial_state;                     // [B, N] of a readout, or null
   OutputGrads d_potentials;                       // of a readout
-  float* d_parameters_by_sample[max_parameters];  // [B, P·W] of a readout, of those that learn, else null
+  float* d_parameters_by_sample[max_parameters];  // [B, P·W] of a readout's trained parameters, else null
   float* d_state[max_states];                     // running; tile by tile [P][B][W], else [B, P·W]
   float* d_currents;        // [D][B, P·W], of the last D steps, step t in t mod D; sample by sample
   int n_kept;               // D, the longest delay of a loop, at least 1
-  double* const* d_delays;  // [n_loops], of axonal delays that learn [B, P·W], else null; null: of no loop
-  const float* nothing;     // [P·W] zeros, where a loop has axonal delays
-  // [n_loops][slots], what comes back through each loop where it was computed for all neurons, which is for what
-  // arrives before step `returned_end`; null: of no loop.
+  double* const* d_delays;  // [n_loops], of trained axonal delays [B, P·W], else null; null: of no loop
+  const float* nothing;     // [P·W] zeros, if a loop has axonal delays
+  // [n_loops][slots], the list gradients through each loop if computed for all neurons: of entries that arrive before
+  // step `returned_end`; null: of no loop.
   const float* returned;
   int returned_end;
   Lists own_before;  // own lists of the n_before steps before the first, or none
@@ -369,14 +368,14 @@ struct BackwardPass {
   }
 };
 
-// One chunk of it.
+// One chunk of the pass.
 struct ChunkPass {
   Chunk chunk;
   bool first;                         // gradients of parameters hold nothing yet: write, do not add
   float* d_bias;                      // [groups of the chunk][P·W] or null
   const SenderSums* sums;             // [n_senders]
   const SenderChunk* senders;         // [n_senders]
-  const ListedGrad* listed;           // the listed slots, tile by tile, within a tile in the order of rows backwards
+  const ListedGrad* listed;           // the listed slots, tile by tile, within a tile in backward order of rows
   const ListedState* states;          // or these
   const std::int32_t* listed_starts;  // [P + 1]
 };

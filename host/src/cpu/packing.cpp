@@ -14,13 +14,13 @@ namespace sparsesnn {
 
 namespace {
 
-// The upper half.
+// The upper half of x, rounded.
 std::uint16_t to_bf16(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-// Throws where a weight holds NaN or infinity.
+// Throws if a weight holds NaN or infinity.
 void check_finite(const float* weight, int n_pre, int n, const char* name) {
   for (std::size_t k = 0; k < static_cast<std::size_t>(n_pre) * n; ++k)
     if (!std::isfinite(weight[k]))
@@ -34,8 +34,8 @@ void check_finite(const float* weight, int n_pre, int n, const char* name) {
                    std::string(name) + " changed while it was read; do not write weights during a call");
 }
 
-// Columns first..first+n_columns-1 of rows begin..end-1 into rows of `width` from `out` on, unless that is null.
-// Whether all are finite.
+// Copies columns first..first+n_columns-1 of rows begin..end-1 into rows of `width` at `out`, unless that is null.
+// Returns whether all are finite.
 bool pack_piece(const float* weight, int n, int first, int n_columns, int begin, int end, int width, bool bf16,
                 void* out) {
   float zero[16] = {};         // stay 0 unless an entry is NaN or infinite
@@ -109,7 +109,7 @@ void pack_rows(const float* weight, int n_pre, const LayerSpec& spec, int width,
 
 namespace {
 
-// Of the lists that have not `ids_ahead` ids behind their spikes, which are the last ones: a copy that has.
+// A copy of the last lists, those without `ids_ahead` ids after their spikes, padded by as many.
 Array<unsigned char> copy_last(Source& source, std::int64_t n_lists) {
   const Lists& lists = source.lists;
   const std::int64_t end = lists.offsets[n_lists];

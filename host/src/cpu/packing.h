@@ -11,10 +11,10 @@ struct Packed {
   Array<unsigned char> own;
 };
 
-// Also the place where NaN and infinity are found. A float weight that is one slab already is not copied.
+// Also detects NaN and infinity. A float weight that already is one slab is not copied.
 Packed pack(const float* weight, int n_pre, const LayerSpec& spec, int width, const char* name);
 
-// The same out of `packed`, where that is not null: what `pack_rows` has made.
+// The same from `packed`, the result of `pack_rows`, if that is not null.
 Packed pack_unless(const void* packed, const float* weight, int n_pre, const LayerSpec& spec, int width,
                    const char* name);
 
@@ -23,19 +23,19 @@ std::size_t packed_bytes(int n_pre, const LayerSpec& spec);
 void pack_rows(const float* weight, int n_pre, const LayerSpec& spec, int width, int begin, int end, void* out,
                const char* name);
 
-// The weights of a layer that runs tile by tile, as its forward pass reads them. Where there are tiles enough for all
-// threads, a worker packs the columns of a tile when it comes to it: they are read once from where the weights lie, and
-// are in the L2 cache of the core that delivers from them. Else, and where `pack_rows` has made them, they are there
-// before.
+// The weights of a layer that runs tile by tile, as its forward pass reads them. If there are enough tiles for all
+// threads, a worker packs the columns of a tile when it starts it: they are read once from the original weights, and
+// are then in the L2 cache of the core that delivers from them. Otherwise, or if `pack_rows` has packed them, they are
+// packed in advance.
 class TileColumns {
  public:
-  // `before`: they are packed now, all of them.
+  // `before`: all of them are packed now.
   TileColumns(const LayerSpec& spec, const LayerInput& input, bool before);
 
-  // The sources, with the columns [M, W] of a tile in the place of their weights; until the worker's next call.
+  // The sources, with the columns [M, W] of a tile in place of their weights; valid until the worker's next call.
   const Source* of(int tile, int worker);
 
-  // Whether a worker packs columns, so that it should have all of a tile.
+  // Whether workers pack columns, so that one worker should run all of a tile.
   bool by_worker = false;
 
  private:
@@ -50,16 +50,16 @@ class TileColumns {
 
   const LayerSpec& spec_;
   const LayerInput& input_;
-  std::vector<Packed> packed_;  // per source; null where a worker packs it
+  std::vector<Packed> packed_;  // per source; null if a worker packs it
   std::vector<Array<unsigned char>> last_ids_;
   std::vector<Worker> workers_;
 };
 
-// As the passes read a weight that is rounded to bfloat16.
+// x as the passes read it from a weight rounded to bfloat16.
 float rounded_to_bf16(float x);
 
-// Columns of a slab: of all tiles where samples run by themselves, their rows being read in an order that spikes
-// decide.
+// Columns of a slab: those of all tiles if samples run separately, because spikes then decide the order in which rows
+// are read.
 inline int slab_width(const LayerSpec& spec, bool by_sample) {
   return by_sample || spec.needs_step_order() ? spec.n_padded() : spec.tile_width;
 }
@@ -80,7 +80,7 @@ struct Padded {
   }
 };
 
-// What every backward pass is told of a layer; nothing else is set.
+// The inputs that every backward pass needs; nothing else is set.
 BackwardPass backward_pass(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
                            const Padded& neuron, const std::vector<Loop>& loops);
 

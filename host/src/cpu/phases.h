@@ -15,8 +15,8 @@ inline constexpr std::array<const char*, static_cast<std::size_t>(Phase::count_)
 
 inline std::array<std::atomic<std::int64_t>, static_cast<std::size_t>(Phase::count_)> phase_ns{};
 
-// Adds the time until its end to a phase; of a phase that `n_workers` work on at once, each adds its part. A few per
-// call of a layer, so it costs nothing.
+// Adds the time until its end to a phase; if `n_workers` work on a phase at once, each adds its part. A few per call of
+// a layer, so the cost is negligible.
 class PhaseTimer {
  public:
   explicit PhaseTimer(Phase phase, int n_workers = 1) : phase_(phase), n_workers_(n_workers), start_(Clock::now()) {}

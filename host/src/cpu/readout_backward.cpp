@@ -34,7 +34,7 @@ class Backward {
   LayerGradients run();
 
  private:
-  // A source, with room for the sum of each group of a leaf, [M, W].
+  // A source, with memory for the sum of each group of a leaf, [M, W].
   struct Sender {
     ListSender lists;
     LeafSums sums;  // of d_weight [K, M, N]
@@ -49,7 +49,7 @@ class Backward {
   const Wanted& wanted_;
   const Kernels& kernels_ = chosen_kernels();
   const int n_steps_, n_samples_;
-  const std::size_t n_, row_;  // neurons; with those that pad the tile
+  const std::size_t n_, row_;  // neurons; the same padded to the tile
   const bool separate_;
   const Padded neuron_;
   const std::vector<Leaf> leaves_;
@@ -116,7 +116,7 @@ LayerGradients Backward::run() {
   return std::move(out_);
 }
 
-// All steps of the groups of a leaf, each by itself; then their sums.
+// All steps of the groups of a leaf, each group separately; then their sums.
 void Backward::run_leaf(const Leaf& leaf) {
   const int n_groups = leaf.hi - leaf.lo, n_workers = std::min(n_groups, num_threads());
   for (Sender& from : senders_)

@@ -6,8 +6,8 @@
 
 namespace sparsesnn {
 
-// Whether a layer goes back so: a readout of one tile whose weights and their gradient stay in a core's L2 cache, next
-// to one another, and hears nobody who lists most of its neurons (dense_shares.h).
+// Whether a layer uses this pass: a readout of one tile whose weights and their gradient together stay in a core's L2
+// cache, and with no source that lists most of its neurons (dense_shares.h).
 bool goes_by_list(const LayerSpec& spec, const LayerInput& input, const Wanted& wanted);
 
 LayerGradients readout_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,

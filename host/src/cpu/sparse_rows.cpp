@@ -30,10 +30,10 @@ SparseRowsOf::SparseRowsOf(int n_senders_all, const std::int64_t* offsets, int n
            std::to_string(n_synapses) + " synapses, of at most 2^32");
   starts_ = Array<std::int64_t>::zeros(static_cast<std::size_t>(n_pre) + 1);
   for (int k = 0; k < n; ++k) {
-    if (offsets[k + 1] < offsets[k]) refuse("offsets do not rise at receiver " + std::to_string(k));
+    if (offsets[k + 1] < offsets[k]) refuse("offsets decrease at receiver " + std::to_string(k));
     for (std::int64_t j = offsets[k]; j < offsets[k + 1]; ++j) {
       if (senders[j] < 0 || senders[j] >= n_pre || (j > offsets[k] && senders[j] <= senders[j - 1]))
-        refuse("receiver " + std::to_string(k) + " hears sender " + std::to_string(senders[j]) +
+        refuse("receiver " + std::to_string(k) + " has sender " + std::to_string(senders[j]) +
                "; give senders from 0 to " + std::to_string(n_pre - 1) + ", ascending");
       ++starts_[senders[j] + 1];
     }
@@ -61,7 +61,7 @@ SparseRowsOf::SparseRowsOf(int n_senders_all, const std::int64_t* offsets, int n
     block_ends_.push_back(n_tiles);
   const auto tile_of = [&](std::int64_t e) { return static_cast<int>(receivers_[e]) / tile_width; };
   const auto block_of = [&](int tile) { return std::upper_bound(block_ends_.begin(), block_ends_.end(), tile); };
-  std::vector<int> waiting;  // the last tile of each sum that waits
+  std::vector<int> waiting;  // the last tile of each pending sum
   for (int m = 0; m < n_pre; ++m)
     for (std::int64_t e = starts_[m]; e < starts_[m + 1]; ++e) {
       const int tile = tile_of(e), after = e + 1 < starts_[m + 1] ? tile_of(e + 1) : -1;

@@ -10,9 +10,9 @@ namespace sparsesnn {
 
 class SparseRowsOf : public SparseRows {
  public:
-  // Of the synapses [offsets[n], offsets[n + 1]) of each receiver n, whose senders ascend. tile_width, first: as of the
-  // layer; by_blocks: sums over receivers are wanted for every block of its tiles (tile_sums.h), else one for all.
-  // Throws InputError where the arrays break these rules.
+  // From the synapses [offsets[n], offsets[n + 1]) of each receiver n, whose senders ascend. tile_width, first: as in
+  // the layer; by_blocks: sums over receivers are needed for every block of its tiles (tile_sums.h), else one for all.
+  // Throws InputError if the arrays break these rules.
   SparseRowsOf(int n_pre, const std::int64_t* offsets, int n, const std::int32_t* senders, std::size_t n_senders,
                int tile_width, int first, bool by_blocks);
 
@@ -29,14 +29,14 @@ class SparseRowsOf : public SparseRows {
 // A weight in the order of the rows, rounded where the layer reads bfloat16. Throws for NaN and infinity.
 Packed pack_rows_of(const SparseRows& rows, const float* weight, bool bf16, const char* name);
 
-// The loops of a layer as passes sample by sample read them.
+// The loops of a layer in the form that passes sample by sample read.
 struct PackedLoops {
   std::vector<Packed> packed;
   std::vector<Loop> loops;
   int longest = 0;  // delay, axonal ones included
 
   PackedLoops(const LayerSpec& spec, const LayerInput& input);
-  // Steps of which a backward pass over n_steps keeps the current gradients.
+  // The number of steps whose current gradients a backward pass over n_steps keeps.
   int n_kept(int n_steps) const { return std::max(1, std::min(longest, n_steps)); }
 };
 

@@ -22,7 +22,7 @@ struct Shares {
                           spec.bf16, n, block.n_senders, __builtin_popcountll(valid_word(spec, p)), before, out);
   }
 
-  // Of n tiles, a power of two, as add_tiles adds them; what is behind `out` is used up.
+  // The sum over n tiles, a power of two, as in add_tiles; the memory after `out` is workspace.
   void of_tiles(int p, int n, float* out) const {
     if (n == 1) return of_tile(p, nullptr, out);
     of_tiles(p, n / 2, out);

@@ -18,7 +18,7 @@ inline bool any_graded(const ForwardPass& pass) {
   return graded;
 }
 
-// Adds what source `k` brings to the currents of one tile, one step, one sample. `graded`: some list may be.
+// Adds the input of source `k` to the currents of one tile, one step, one sample. `graded`: lists may be graded.
 template <int W, class Weight, bool graded>
 [[gnu::always_inline]] inline void hear(const ForwardPass& pass, int k, int t, int b, Columns<W>& current) {
   const Source& source = pass.sources[k];
@@ -31,7 +31,7 @@ template <int W, class Weight, bool graded>
   with_ids(source.lists.wide, source.ids_at(slot), [&](auto* ids) {
     if constexpr (!graded && std::is_same_v<Weight, float>) {
       deliver<W, false>(current, columns, ids, nullptr, n_spikes);
-    } else {  // a longer loop, for which GCC would leave `current` in memory
+    } else {  // with a longer loop GCC would leave `current` in memory
       Columns<W> sum = current;
       if (values)
         deliver<W, true>(sum, columns, ids, values, n_spikes);
@@ -42,7 +42,7 @@ template <int W, class Weight, bool graded>
   });
 }
 
-// The bias of a tile's neurons, with which their currents begin.
+// Sets the currents of a tile to the bias of its neurons.
 template <int W>
 inline void load_bias(const ForwardPass& pass, std::size_t first, Columns<W>& current) {
   for (int k = 0; k < W / vector_width; ++k)
@@ -57,8 +57,8 @@ template <int W, class Weight, bool graded>
   for (int k = 0; k < pass.n_sources; ++k) hear<W, Weight, graded>(pass, k, t, b, current);
 }
 
-// Columns of a tile beyond `choices.columns_kb`, such as those of several delays, would push one another out of L2:
-// each source then runs over a block of steps whose currents wait, `waiting_rows` at most.
+// Columns of a tile larger than `choices.columns_kb`, such as those of several delays, would evict one another from L2:
+// each source is then summed over a block of steps, whose currents are stored, `waiting_rows` at most.
 template <class Weight>
 inline bool by_source(const ForwardPass& pass, int width, int n_samples) {
   std::size_t n_pre = 0;
@@ -88,7 +88,7 @@ template <int W, class Weight, bool graded>
 }
 
 // Deliver, step and select, fused, for one tile and a block of samples: currents live in registers and on the stack.
-// `advance(t, b, current)` moves the neurons on.
+// `advance(t, b, current)` advances the neurons.
 template <int W, class Weight, bool graded, class Advance>
 inline void each_step(const ForwardPass& pass, int tile, int b0, int b1, Advance&& advance) {
   for (int t = 0; t < pass.n_steps; ++t)
@@ -117,9 +117,8 @@ inline void each_block(const ForwardPass& pass, int tile, int b0, int b1, Advanc
   }
 }
 
-// The usual layer: a model with a loop of its own, a readout or one whose records are x - θ alone, and no list is
-// graded. Not inlined: beside its siblings in one function, the loop's registers are spilled, and it takes a twelfth
-// longer.
+// The usual layer: a model with its own loop, a readout or one whose records are x - θ alone, and no graded lists. Not
+// inlined: in one function with its siblings, the loop's registers are spilled, and it takes a twelfth longer.
 template <class M, int W, class Weight, bool in_blocks>
 [[gnu::noinline]] void forward_fused(const ForwardPass& pass, const TileOf& of, int b0, int b1) {
   const LayerSpec& spec = *pass.spec;
@@ -205,8 +204,8 @@ void tile_sources(const ForwardPass& shared, int tile, int t0, int t1, int b0, i
   any_graded(pass) ? run(std::true_type()) : run(std::false_type());
 }
 
-// current[P·W] of one sample at one step, the spikes that loops bring included. Rows of weights are read whole, as they
-// come from beyond L2.
+// current[P·W] of one sample at one step, including the spikes through loops. Rows of weights are read whole, because
+// they come from beyond L2.
 inline void sample_current(const ForwardPass& pass, int t, int b, const OwnSpikes* own, float* current) {
   const int n = pass.spec->n_padded();
   const auto send = [&](const void* weight, const SparseRows* sparse, bool wide, const void* list, const float* values,
@@ -260,7 +259,7 @@ void forward_step(const ForwardPass& pass, int t, int b, float* current, const O
 
 namespace {
 
-// The spikes of one list, of step t counted from the lists' first.
+// The spikes of one list, at step t of `lists`.
 inline OwnSpikes spikes_of(const Lists& lists, int t, int n_samples, int b) {
   const std::int64_t list = static_cast<std::int64_t>(t) * n_samples + b;
   return {lists.at(lists.offsets[list]), lists.n_spikes[list], lists.wide};
@@ -268,7 +267,8 @@ inline OwnSpikes spikes_of(const Lists& lists, int t, int n_samples, int b) {
 
 }  // namespace
 
-// Deliver, step and select for one sample, all tiles, step after step: what it fired is its own input some steps later.
+// Deliver, step and select for one sample, all tiles, step after step: its spikes become its own input some steps
+// later.
 void forward_sample(const ForwardPass& pass, int b, int t0, int t1, const SampleRoom& room, std::int32_t* dropped) {
   const auto send = [&](int t, auto&& fired) {
     for (int k = 0; k < pass.n_loops; ++k)

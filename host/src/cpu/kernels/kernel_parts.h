@@ -1,7 +1,7 @@
-// What the files of kernels share, each compiled once per instruction set: forward_kernels.cpp, neuron_kernels.cpp,
-// list_kernels.cpp, state_grad_kernels.cpp, weight_grad_kernels.cpp, dense_share_kernels.cpp, sparse_kernels.cpp,
-// window_forward_kernels.cpp, window_backward_kernels.cpp, window_sample_kernels.cpp, and kernels.cpp with the table of
-// them.
+// Declarations shared by the kernel files, each compiled once per instruction set: forward_kernels.cpp,
+// neuron_kernels.cpp, list_kernels.cpp, state_grad_kernels.cpp, weight_grad_kernels.cpp, dense_share_kernels.cpp,
+// sparse_kernels.cpp, window_forward_kernels.cpp, window_backward_kernels.cpp, window_sample_kernels.cpp, and
+// kernels.cpp with the table of them.
 #pragma once
 
 #include <type_traits>
@@ -46,13 +46,13 @@ void dense_shares(const LayerSpec&, const float* weight, const DenseBlock&, cons
                   const float* d_current, float* room, float* sums);
 
 // ---- sparse_kernels.cpp
-// As `recurrent_shares`, of a loop of sparse synapses.
+// As `recurrent_shares`, for a loop of sparse synapses.
 void sparse_shares(const LayerSpec&, const Loop&, const OwnSpikes& listed, const CurrentGrads& d_current, float* sums,
                    std::size_t stride);
 void sparse_grad(const BackwardPass&, const ChunkPass&, int sender, int m0, int m1, const float* d_current, float* sum);
 
 // ---- window_sample_kernels.cpp
-// Adds what the spikes of a list bring through windows to the currents of a layer; `values`: of each, or null.
+// Adds the spikes of a list, through windows, to the currents of a layer; `values`: of each spike, or null.
 void deliver_windows(float* current, const Windows& windows, const float* weight, const OwnSpikes& spikes,
                      const float* values);
 void windows_grad(const BackwardPass&, const Chunk&, const WindowSender&, int sample, const float* d_current,
@@ -65,22 +65,22 @@ void forward_row(const WindowForward&, int sample, int row, const RowSource* sou
 void backward_row(const WindowBackward&, int sample, int row, const RowSource* sources, const OwnRows& own,
                   const WindowBackwardRoom&);
 
-// ---- neuron_kernels.cpp: what depends on the model, for tiles of one width
+// ---- neuron_kernels.cpp: functions that depend on the model, for tiles of one width
 
 struct TileOf;
 
 struct NeuronKernels {
-  // Step, compare and record of one tile, one step, one sample, from its currents.
+  // Step, compare and record for one tile, one step, one sample, from its currents.
   void (*advance)(const ForwardPass&, const LayerSpec&, const TileOf&, int t, int b, const float* current);
   // ∂L/∂i of a tile and a chunk, [rows][W].
   void (*grad_tile)(const BackwardPass&, const ChunkPass&, int tile, float* d_current);
-  // ∂L/∂i of all tiles at step t of one sample; of tile p into d_current + p·stride. d_slots holds q.
+  // ∂L/∂i of all tiles at step t of one sample; that of tile p into d_current + p·stride. d_slots holds q.
   void (*grad_step)(const BackwardPass&, int t, int sample, float* d_current, std::size_t stride);
 };
 
 const NeuronKernels& neuron_kernels(const LayerSpec& spec);
 
-// ---- what all of them need
+// ---- shared by all
 
 inline float* at(float* base, std::size_t offset) { return base ? base + offset : nullptr; }
 
@@ -98,7 +98,7 @@ inline std::uint32_t id_at(const Lists& lists, std::int64_t slot) {
   return lists.wide ? static_cast<const Id32*>(lists.ids)[slot] : static_cast<const Id16*>(lists.ids)[slot];
 }
 
-// What the steps of one tile have in common.
+// Values shared by all steps of one tile.
 struct TileOf {
   TileOf(const ForwardPass& pass, const LayerSpec& spec, int tile, int block)
       : index(tile),
@@ -128,7 +128,7 @@ inline void with_width(int width, Body&& body) {
   }
 }
 
-// Calls body with the weights as what they are.
+// Calls body with the weights as their own type.
 template <class Body>
 inline void with_weight(bool bf16, const void* weight, Body&& body) {
   if (bf16)

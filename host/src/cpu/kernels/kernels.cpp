@@ -17,12 +17,13 @@ void slopes(const LayerSpec& spec, float* fields, std::int64_t j0, std::int64_t 
   surrogate_all(spec.surrogate, spec.slope, fields + j0, j1 - j0);
 }
 
-// Adds to sum[k] the numbers of column k, or their squares. Asks for the next rows early, in L2: a row is soon at its
-// end, where a prefetcher has to begin again, and rows whose length is a power of two share a few places of L1.
+// Adds the numbers of column k, or their squares, to sum[k]. Prefetches the next rows into L2: rows are short, so a
+// hardware prefetcher would have to start again at each, and rows whose length is a power of two compete for a few
+// places of L1.
 template <bool squared>
 void add_columns(const float* x, std::size_t n_rows, std::size_t n_columns, std::size_t k0, std::size_t k1,
                  double* sum) {
-  constexpr std::size_t width = vector_width / 2, together = 8;  // rows, so that sums are read an eighth as often
+  constexpr std::size_t width = vector_width / 2, together = 8;  // rows per read of the sums
   typedef float Floats __attribute__((vector_size(SPARSESNN_VECTOR_BYTES / 2)));
   typedef double Doubles __attribute__((vector_size(SPARSESNN_VECTOR_BYTES)));
   const auto term = [](auto number) { return squared ? number * number : number; };
@@ -61,8 +62,8 @@ double exp_series(double r, std::index_sequence<k...>) {
   return sum;
 }
 
-// x - most = k ln 2 + r, and the series of e^r, whose rest is below 2^-56. Without branches or loops in the loop, so
-// that compilers run it on vectors.
+// x - most = k ln 2 + r, and the series of e^r, whose remainder is below 2^-56. Without branches or inner loops, so
+// that compilers vectorize it.
 void exp_below(const float* x, std::size_t n, double most, double* out) {
   constexpr double magic = 0x1.8p52, log2_e = 0x1.71547652b82fep0, ln2_high = 0x1.62e42fefap-1,
                    ln2_low = 0x1.cf79abc9e3b3ap-40;

@@ -85,13 +85,13 @@ void count(const ForwardPass& pass, std::int64_t i0, std::int64_t i1, std::int32
 
 namespace {
 
-// Who left a record in a tile: all candidates, also those that a capacity dropped; of fixed lists all neurons.
+// The neurons with a record in a tile: all candidates, also those that a capacity dropped; for fixed lists all neurons.
 inline std::uint64_t stored_word(const ForwardPass& pass, std::size_t at, int tile) {
   return pass.near && pass.spec->fixed ? valid_word(*pass.spec, tile) : pass.listed[at];
 }
 
-// The ids of one list and, at most, one field of each. Words list a neuron or two, so four are written without asking:
-// what is too much, or was dropped, goes where the next near-spike goes, which must be in bounds (`roomy`).
+// The ids of one list and, at most, one field of each. Words list a neuron or two, so four are written without a check:
+// surplus or dropped ones go to the place of the next near-spike, which must be in bounds (`roomy`).
 template <class Id, bool fields, bool limited>
 inline void fill_list(const ForwardPass& pass, const ListsOut& out, SlotBuffer* records, std::int64_t list,
                       bool roomy) {
@@ -130,7 +130,7 @@ inline void fill_list(const ForwardPass& pass, const ListsOut& out, SlotBuffer* 
   }
 }
 
-// With several fields, or ids of those that fired and were dropped.
+// The same with several fields, or ids of dropped spikes.
 template <class Id>
 inline void fill_any_list(const ForwardPass& pass, const ListsOut& out, SlotBuffer* records, std::int64_t list) {
   const LayerSpec& spec = *pass.spec;
@@ -152,7 +152,7 @@ inline void fill_any_list(const ForwardPass& pass, const ListsOut& out, SlotBuff
           out.silenced_ids[silenced++] = static_cast<std::uint32_t>(p * w + k);
         continue;
       }
-      // No branch on the kind: it is a toss-up that no predictor wins.
+      // No branch on the kind, which is unpredictable.
       const std::int64_t is_spike = sent >> k & 1, slot = is_spike ? spike : near_spike;
       spike += is_spike;
       near_spike += 1 - is_spike;
@@ -162,16 +162,16 @@ inline void fill_any_list(const ForwardPass& pass, const ListsOut& out, SlotBuff
   }
 }
 
-// A tile's records of a block of samples lie in the order of the forward pass: by step, then sample. `size` counts them
-// once more as they are read.
+// A tile's records of a block of samples have the order of the forward pass: by step, then sample. `size` counts them
+// again as they are read.
 inline void rewind_records(const ForwardPass& pass, int b0, int b1) {
   for (int p = 0; p < pass.spec->n_tiles(); ++p)
     for (int block = b0 / pass.block_size; block * pass.block_size < b1; ++block)
       pass.slots[p * pass.n_blocks + block].size = 0;
 }
 
-// Asks for what the lists of samples b0..b1-1 need at the next step, `row` being the first list of this one: too many
-// streams for the hardware to foresee.
+// Prefetches the data of the lists of samples b0..b1-1 at the next step, `row` being the first list of this one: too
+// many streams for the hardware prefetcher.
 template <class Id>
 inline void ask_for_next_step(const ForwardPass& pass, const ListsOut& out, std::int64_t row, int b0, int b1) {
   for (int p = 0; p < pass.spec->n_tiles(); ++p) {
@@ -185,14 +185,14 @@ inline void ask_for_next_step(const ForwardPass& pass, const ListsOut& out, std:
     const SlotBuffer& records = pass.slots[p * pass.n_blocks + b0 / pass.block_size];
     __builtin_prefetch(records.data + records.size + 32);
   }
-  if (row + pass.n_samples == static_cast<std::int64_t>(words_stride(pass))) return;  // the last one
+  if (row + pass.n_samples == static_cast<std::int64_t>(words_stride(pass))) return;  // the last step
   const std::int64_t from = out.offsets[row + pass.n_samples + b0], to = out.offsets[row + pass.n_samples + b1];
   for (std::int64_t j = from; j < to; j += 32) __builtin_prefetch(static_cast<Id*>(out.ids) + j, 1);
   for (int f = 0; f < pass.spec->n_fields(); ++f)
     for (std::int64_t j = from; j < to; j += 16) __builtin_prefetch(out.fields + f * out.n_slots + j, 1);
 }
 
-// Calls body(list, its records, whether more lists of the same samples and step lie behind it).
+// Calls body(list, its records, whether more lists of the same samples and step follow).
 template <class Id, class Body>
 inline void each_list(const ForwardPass& pass, const ListsOut& out, int b0, int b1, Body&& body) {
   rewind_records(pass, b0, b1);

@@ -62,7 +62,7 @@ inline TileNeurons<M> tile_neurons(const ForwardPass& pass, const LayerSpec& spe
   return n;
 }
 
-// The traces of all parameters that learn. A function of its own: its registers are not those of the usual step.
+// The traces of all trained parameters. A separate function: its registers are not those of the usual step.
 template <class M, int W>
 [[gnu::noinline]] void advance_traces(const ForwardPass& pass, const LayerSpec& spec, const TileNeurons<M>& neurons,
                                       std::size_t state, const float* current, bool fresh) {
@@ -113,7 +113,7 @@ void advance(const ForwardPass& pass, const LayerSpec& spec, const TileOf& tile,
 
 // ---- backward -------------------------------------------------------------------------------------------------------
 
-// Of the tile whose first neuron is `first`; `state`: where its running gradients lie.
+// The gradients of the tile whose first neuron is `first`; `state`: the place of its running gradients.
 template <class M>
 inline TileGrads<M> tile_grads(const BackwardPass& pass, std::size_t first, std::size_t state) {
   TileGrads<M> n;
@@ -123,7 +123,7 @@ inline TileGrads<M> tile_grads(const BackwardPass& pass, std::size_t first, std:
   return n;
 }
 
-// Neuron k of a tile; sigma < 0: one that fired but found no slot.
+// Neuron k of a tile; sigma < 0: a dropped spike.
 template <class M>
 inline ListedNeuron listed_neuron(const BackwardPass& pass, const TileGrads<M>& tile, int k, float q, float sigma,
                                   float x) {
@@ -132,7 +132,7 @@ inline ListedNeuron listed_neuron(const BackwardPass& pass, const TileGrads<M>& 
   return {k, {Fired<float>::of(x, tile.parameter[M::threshold][k]), sigma, q, x, through}};
 }
 
-// Calls body(row, b0, n) for the rows of a chunk, those of n samples from b0 on together: groups of samples ascending,
+// Calls body(row, b0, n) for the rows of a chunk, together those of n samples from b0 on: groups of samples ascending,
 // steps descending.
 template <class Body>
 inline void each_step_backwards(const Chunk& chunk, Body&& body) {
@@ -141,8 +141,8 @@ inline void each_step_backwards(const Chunk& chunk, Body&& body) {
       body(std::size_t{chunk.row(t, g)}, g, chunk.b1 - g < group_samples ? chunk.b1 - g : group_samples);
 }
 
-// Of a layer whose neurons do not hear one another, so that ∂L/∂i never leaves the core's cache. Where listing adds q
-// alone, the q of a step are put in place in one go, then each row follows from the one of the step behind it.
+// For a layer whose neurons are not connected to one another, so that ∂L/∂i never leaves the core's cache. If listing
+// adds q alone, all q of a step are put in place first, then each row is computed from that of the next step.
 template <class M, int W>
 void grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, float* d_current) {
   const Chunk& chunk = at_hand.chunk;
@@ -152,7 +152,7 @@ void grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, flo
   const std::int32_t end = at_hand.listed_starts[tile + 1];
   if constexpr (M::adds_q)
     if (pass.spec->adds_q()) {
-      alignas(64) float q[group_samples * W] = {};  // of a step: stays in the core's first cache
+      alignas(64) float q[group_samples * W] = {};  // of one step: stays in the core's L1
       each_step_backwards(chunk, [&](std::size_t row, int b0, int n) {
         const std::int32_t begin = j;
         for (; j < end && at_hand.listed[j].place - row * W < std::size_t{group_samples} * W; ++j)
@@ -178,11 +178,11 @@ void grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, flo
     });
 }
 
-// A run of ascending ids, such as the spikes of a list, taken tile by tile.
+// A run of ascending ids, such as the spikes of a list, processed tile by tile.
 struct Run {
   std::int64_t next, end;
 
-  // Calls body(k, j) for those below `last`, k counted from `first`.
+  // Calls body(k, j) for the ids below `last`, k counted from `first`.
   template <class IdAt, class Body>
   void each_below(std::uint32_t first, std::uint32_t last, IdAt&& id, Body&& body) {
     for (; next < end && id(next) < last; ++next) body(static_cast<int>(id(next) - first), next);
@@ -191,7 +191,7 @@ struct Run {
 
 template <class M, int W>
 inline void readout_step(const BackwardPass& pass, int t, int sample, float* d_current, std::size_t stride) {
-  static_assert(M::n_states == 1, "what a readout puts out is all that is kept of its state");
+  static_assert(M::n_states == 1, "a readout's output is the only state kept");
   const std::size_t n = static_cast<std::size_t>(pass.spec->n), row = static_cast<std::size_t>(pass.spec->n_padded());
   const std::size_t own = sample * n;
   const float* before = t > 0 ? pass.potentials + static_cast<std::size_t>(t - 1) * pass.n_samples * n + own

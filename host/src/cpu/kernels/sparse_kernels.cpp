@@ -1,4 +1,4 @@
-// The passes through compressed rows that are not part of another one.
+// The passes through compressed rows that are not part of another pass.
 #include "codelets/cpu/deliver_grad.h"
 #include "codelets/cpu/deliver_sparse.h"
 #include "kernel_parts.h"

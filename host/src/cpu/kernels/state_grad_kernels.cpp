@@ -1,4 +1,4 @@
-// ∂L/∂i of a tile or a sample, and what recurrent weights carry of it.
+// ∂L/∂i of a tile or a sample, and its products with recurrent weights.
 #include <algorithm>
 #include <cstring>
 
@@ -9,9 +9,9 @@
 namespace sparsesnn::SPARSESNN_ISA {
 namespace {
 
-// Calls visit(p, j, n, shares) for tile p and slots j..j+n-1, a vector of them: Σ over the tile's neurons of
-// weight[id, ·]·d[·], tiles ascending for each vector of slots. Several rows at once, so that one d for all of them
-// stays in registers.
+// Calls visit(p, j, n, shares) for tile p and slots j..j+n-1, a vector of them: Σ over the tile's neurons of weight[id,
+// ·]·d[·], tiles ascending for each vector of slots. Several rows at once, so that a d common to all of them stays in
+// registers.
 template <int W, bool one, class Weight, class Id, class Visit>
 [[gnu::always_inline]] inline void each_share(const Weight* weight, int n_tiles, const Id* ids, std::int64_t n_ids,
                                               const CurrentGrads d, Visit&& visit) {
@@ -38,7 +38,7 @@ template <int W, bool one, class Weight, class Id, class Visit>
   }
 }
 
-// The same with the types as they are.
+// The same with the types of the weights and ids.
 template <class Visit>
 inline void each_recurrent_share(const LayerSpec& spec, const void* weight, const OwnSpikes& listed,
                                  const CurrentGrads& d, Visit&& visit) {
@@ -54,7 +54,7 @@ inline void each_recurrent_share(const LayerSpec& spec, const void* weight, cons
   });
 }
 
-// A sum over tiles, which come in ascending order; see tile_sums.h.
+// A sum over tiles in ascending order; see tile_sums.h.
 class TileSum {
  public:
   // The share of the p-th tile of an aligned block.
@@ -139,7 +139,7 @@ inline OwnSpikes piece_of(const OwnSpikes& list, std::int64_t from, std::int64_t
   return {static_cast<const char*>(list.ids) + from * (list.wide ? 4 : 2), n, list.wide};
 }
 
-// sum[j] = e[j] + Σ over all neurons of weight[id_j, ·]·d_current[·] of a loop; `sum` may be `e`.
+// sum[j] = e[j] + Σ over all neurons of weight[id_j, ·]·d_current[·] for a loop; `sum` may be `e`.
 void add_shares(const LayerSpec& spec, const Loop& loop, const OwnSpikes& listed, const CurrentGrads& d_current,
                 const float* e, float* sum) {
   if (loop.rows) {
@@ -164,8 +164,8 @@ void add_shares(const LayerSpec& spec, const Loop& loop, const OwnSpikes& listed
                        });
 }
 
-// Calls put(j, earlier, later, f) for the entries of a list of step t: what comes back through a loop with axonal
-// delays to the parts 1 - f and f of each. Apart from its caller, whose own loop is a tenth slower with this in it.
+// Calls put(j, earlier, later, f) for the entries of a list of step t: the gradients through a loop with axonal delays
+// of the parts 1 - f and f of each. Separate from its caller, whose own loop would be a tenth slower with this inlined.
 template <class Put>
 [[gnu::noinline]] void each_part_share(const BackwardPass& pass, const Loop& loop, int t, int sample,
                                        const OwnSpikes& listed, Put&& put) {
@@ -184,13 +184,13 @@ template <class Put>
   }
 }
 
-// ∂L/∂d_m of a sample's spikes through loop k, [P·W]; null where the delays do not learn.
+// ∂L/∂d_m of a sample's spikes through loop k, [P·W]; null if the delays are not trained.
 inline double* d_delays_of(const BackwardPass& pass, int k, int sample) {
   if (!pass.d_delays || !pass.d_delays[k]) return nullptr;
   return pass.d_delays[k] + static_cast<std::size_t>(sample) * pass.spec->n_padded();
 }
 
-// What the spikes before the first step say of the axonal delays.
+// Adds the gradients of the axonal delays from spikes before the first step.
 void delay_grads_before(const BackwardPass& pass, int sample) {
   for (int k = 0; k < pass.n_loops; ++k) {
     double* const d_delays = d_delays_of(pass, k, sample);
@@ -205,7 +205,7 @@ void delay_grads_before(const BackwardPass& pass, int sample) {
   }
 }
 
-// q = σ'·e at the listed neurons of one list, with what comes back through the loops from later steps.
+// q = σ'·e at the listed neurons of one list, including gradients through the loops from later steps.
 void listed_grad(const BackwardPass& pass, int t, int sample) {
   const std::int64_t i = static_cast<std::int64_t>(t) * pass.n_samples + sample;
   const std::int64_t begin = pass.lists.offsets[i], n = pass.lists.offsets[i + 1] - begin;
@@ -232,14 +232,15 @@ void listed_grad(const BackwardPass& pass, int t, int sample) {
   for (std::int64_t j = 0; j < n; ++j) q[j] = slope[j] * e[j];
 }
 
-// Inlined always: GCC drops a call that does nothing but this.
+// Always inlined: GCC removes a call of a function that only prefetches.
 template <int write, class T>
 [[gnu::always_inline]] inline void ask_for(const T* from, std::size_t n) {
   const char* const begin = reinterpret_cast<const char*>(from);
   for (std::size_t k = 0; k < n * sizeof(T); k += 64) __builtin_prefetch(begin + k, write);
 }
 
-// What a step reads, where other threads may have had it, and where it writes: no hardware foresees either.
+// Prefetches a step's inputs, which other threads may have cached, and its outputs: no hardware prefetcher foresees
+// either.
 [[gnu::always_inline]] inline void ask_for_step(const BackwardPass& pass, int t, int sample, const float* d_current,
                                                 std::size_t stride) {
   const LayerSpec& spec = *pass.spec;

@@ -43,8 +43,8 @@ void weight_grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int ti
   }
 }
 
-// Asks for the lists of a step's samples, and for where their gradients go: they lie a batch before those of the step
-// behind it, where no hardware looks for them.
+// Prefetches the lists of a step's samples, and the places of their gradients: they lie a batch before those of the
+// next step, where no hardware prefetcher expects them.
 inline void ask_for_lists(const ListSender& from, std::int64_t first, int n) {
   const std::int64_t begin = from.lists.offsets[first], end = from.lists.offsets[first + n];
   const char* const ids = static_cast<const char*>(from.lists.at(begin));
