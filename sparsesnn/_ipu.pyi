@@ -14,12 +14,12 @@ class Connection:
     def __init__(self, *, pre: int, post: int, delay: int, reducers: Sequence[tuple[int, int, int, int, int]]) -> None: ...
 
 class Spec:
-    """All that the graph builder is told."""
+    """The complete description of a program for the graph builder."""
 
     def __init__(self, *, devices: int, tiles: int, n_samples: int, n_steps: int, optimizer: int, momentum: bool, decoding: int, n_classes: int, loops_rounds: bool, half_weights: bool, replicas: int, first_replica: int, own_replicas: int, keep_every: int, populations: Sequence[Population], connections: Sequence[Connection], regularizer: tuple[float, float, float, float]) -> None: ...
 
 class MachineOptions:
-    """Numbers of the emulated machine, and what it checks."""
+    """Numbers of the emulated machine, and its checks."""
 
     def __init__(self, *, checks: str, bytes_per_tile: int, exchange_bytes_per_cycle: float, sync_cycles: float, external_sync_cycles: float, link_bytes_per_cycle: float, host_bytes_per_cycle: float) -> None: ...
 
@@ -49,4 +49,4 @@ class Program:
 has_sdk: bool = ...
 
 def set_num_threads(n: int) -> None:
-    """Threads that share the emulation."""
+    """Number of threads that share the emulation."""

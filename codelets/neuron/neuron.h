@@ -14,8 +14,8 @@
 //                            one step, in place. `reset` and `spike` mark fired neurons; they differ where a dual
 //                            number's derivative passes through spikes, but not through the reset (`through`)
 //   adjoint(d, p, c)         d ← ∂L/∂z of a step from that of the step after, if the neuron is not listed
-//   adjoint(d, p, c, At)     the same for a listed neuron; returns the part through σ'; -1 times that is the
-//                            direct part of ∂L/∂θ
+//   adjoint(d, p, c, At)     the same for a listed neuron; returns the part through σ', of which -1 times
+//                            is the direct part of ∂L/∂θ
 //   adjoint(d, p, c, q)      if adds_q: the same for a neuron whose reset passes no gradient; q = 0: not listed
 //   d_current(d, p, c)       ∂L/∂i of the step whose ∂L/∂z is d
 //   by_parameter(k, d, z, p, c, s, i)
@@ -26,7 +26,7 @@
 //   reads_x                  the adjoint of a listed neuron reads x, and whether the neuron fired: x is recorded
 //   feeds_spikes             a spike acts on the state other than by the reset
 //   fused                    worth its own loop, fused with the delivery of currents
-//   lists_all                only where the step is not linear: its derivative by x is known only where x is recorded
+//   lists_all                only if the step is not linear: its derivative by x is known only where x is recorded
 //                            (reads_x), so that the description lists all neurons
 //
 // d follows the model's order: a state that another one reads within the step includes the gradient through that one.

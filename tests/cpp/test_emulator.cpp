@@ -369,12 +369,12 @@ void data_that_nobody_wrote() {
   const Tensor in = b.floats(4, 0, "never"), out = b.floats(4, 1, "out");
   b.add_one(b.set(), in, out, 1);
   CHECK_THROWS(b.run(),
-               "tile 1), field 'out' (variable 'out'): element 0 depends on what is read before anything wrote it: "
+               "tile 1), field 'out' (variable 'out'): element 0 depends on data read before it was written: "
                "vertex 0 (sparsesnn::ipu::AddOne, compute set 'cs', tile 1), field 'in' (variable 'never')");
 
   Bench copy;
   copy.program.add(Copy(copy.floats(4, 0, "never"), copy.floats(4, 1, "to"), false, "early"));
-  CHECK_THROWS(copy.run(), "copy 'early': reads element 0 of variable 'never' before anything wrote it");
+  CHECK_THROWS(copy.run(), "copy 'early': reads element 0 of variable 'never' before it was written");
 
   Bench later;  // written first: fine
   const Tensor x = later.floats(4, 0, "x"), y = later.floats(4, 1, "y");
@@ -430,7 +430,7 @@ void views_and_streams() {
   CHECK_THROWS(t.reinterpret(poplar::UNSIGNED_SHORT), "reinterpret: float has another size than unsigned short");
   CHECK_THROWS(Copy(t.reinterpret(poplar::INT), t), "from 12 of int to 12 of float");
   CHECK_THROWS(t.slice(3, 13), "slice: 3 to 13 of dimension 0 of a tensor [12]");
-  CHECK_THROWS(t.reshape({5, 2}), "reshape: [12] has other elements than [5, 2]");
+  CHECK_THROWS(t.reshape({5, 2}), "reshape: [12] has another number of elements than [5, 2]");
   CHECK_THROWS(Copy(t, column), "from 12 of float to 6 of float");
   CHECK_THROWS(b.graph.addCodelets("codelets.o"), "addCodelets: 'codelets.o' is neither .gp nor .cpp");
 

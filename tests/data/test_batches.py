@@ -244,7 +244,7 @@ def test_strengths_that_do_not_fit_are_errors(changes, message):
     ],
 )
 def test_a_cache_that_changed_under_way_is_an_error_and_no_wild_read(changes, message, augment):
-    with pytest.raises(DataError, match=f"the event cache has .*{message}.*load the data anew"):
+    with pytest.raises(DataError, match=f"the event cache has .*{message}.*load the data again"):
         call(**changes, augment=augment)
 
 
@@ -262,5 +262,5 @@ def test_ids_beyond_the_neurons_are_an_error_and_no_wild_write():
 @pytest.mark.parametrize("augment", [None, strengths(time_shift=1)])
 @pytest.mark.parametrize("value", [0, -1, 2**24 + 1])
 def test_values_that_are_no_counts_are_an_error(value, augment):
-    with pytest.raises(DataError, match="the event cache has values that are no counts"):
+    with pytest.raises(DataError, match="the event cache has values that are not counts"):
         call(values=np.array([1, value, 1], np.int32), augment=augment)

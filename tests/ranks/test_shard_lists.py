@@ -131,7 +131,7 @@ def test_sorted_messages_must_fit() -> None:
             _core.SortedLists([message, wrong], [0, 8, 16], 1, 2, order)
     rows = message.copy()
     rows[16:18] = 255  # behind 16 counts of a byte
-    with pytest.raises(SpikeListError, match="rows that no chunk has"):
+    with pytest.raises(SpikeListError, match="rows outside every chunk"):
         _core.SortedLists([message, rows], [0, 8, 16], 1, 2, order)
     for wrong in ((-1, 16, 1), (0, 7, 1), (0, 16, 0)):
         with pytest.raises(ShapeError, match="order: give a delay"):

@@ -204,10 +204,10 @@ def test_rows():
         _core.add_branches(some, folds, rows[0], active, rows[1:])
         for each in rows:
             assert np.array_equal(each, np.where(active[:, None], whole, np.float32(9)))
-    with pytest.raises(ShapeError, match="add_branches: give a matrix and whether each of its rows is active"):
+    with pytest.raises(ShapeError, match="add_branches: `active` needs a matrix"):
         _core.add_branches(branches[:2], [0, 1], whole, active[1:])
     for mask, copy in ((active, whole[1:].copy()), (None, rows[1])):
-        with pytest.raises(ShapeError, match="add_branches: give active rows with copies"):
+        with pytest.raises(ShapeError, match="add_branches: copies need `active`"):
             _core.add_branches(branches[:2], [0, 1], whole, mask, [copy])
 
 

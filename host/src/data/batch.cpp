@@ -14,7 +14,7 @@ namespace sparsesnn {
 
 namespace {
 
-// What a random number is for, as in datasets/augment.py: part of the results.
+// The purpose of a random number, as in datasets/augment.py: part of the results.
 enum Purpose {
   drop,
   time_stretch,
@@ -39,7 +39,7 @@ std::int64_t floor_of(double x) {
   return truncated - (x < static_cast<double>(truncated));
 }
 
-// To the nearest, halves to the even one, for |x| < 2^51.
+// To the nearest integer, halves to even, for |x| < 2^51.
 std::int64_t rounded(double x) {
   constexpr double magic = 0x1.8p52;
   return static_cast<std::int64_t>((x + magic) - magic);
@@ -67,7 +67,7 @@ Batch with_offsets(const std::vector<std::int64_t>& n_spikes, bool graded) {
   return batch;
 }
 
-// ---- as they are ---------------------------------------------------------------------------------------------------
+// ---- unchanged -----------------------------------------------------------------------------------------------------
 
 template <class Id, class Length>
 Batch plain(const Cache<Id, Length>& cache, const std::vector<std::int64_t>& chosen) {
@@ -81,7 +81,7 @@ Batch plain(const Cache<Id, Length>& cache, const std::vector<std::int64_t>& cho
   Id* ids = reinterpret_cast<Id*>(batch.ids.data());
   for (std::size_t b = 0; b < n_samples; ++b)
     cache.lists(chosen[b], [&](std::int64_t t, std::int64_t at, std::int64_t n) {
-      // the length as it was read before: it says how much room there is
+      // the length as it was read before, for which memory was allocated
       const std::size_t list = static_cast<std::size_t>(t) * n_samples + b;
       const std::int64_t room = std::min(n, n_spikes[list]), to = batch.offsets[list];
       std::copy_n(cache.ids + at, room, ids + to);
@@ -93,9 +93,9 @@ Batch plain(const Cache<Id, Length>& cache, const std::vector<std::int64_t>& cho
 
 // ---- augmented -----------------------------------------------------------------------------------------------------
 //
-// One sample at a time and one change at a time, in short loops over arrays that stay in the core's first cache. Lists
-// are short and where spikes go is random, so a branch for each list or spike would be guessed wrong as often as not,
-// and that would cost more than the arithmetic: the loops have none.
+// One sample at a time and one change at a time, in short loops over arrays that stay in the core's L1. Lists are short
+// and the destinations of spikes are random, so a branch for each list or spike would be mispredicted half of the time,
+// which would cost more than the arithmetic: the loops have no branches.
 
 // Moves the spikes of one sample after the other.
 class Mover {
@@ -103,13 +103,13 @@ class Mover {
   Mover(const AugmentSpec& a, std::int64_t n_steps, std::int64_t n_neurons)
       : a_(a), random_(*chosen_kernels().random), n_steps_(n_steps), n_neurons_(n_neurons) {}
 
-  // Spikes that stay in order need no sorting, and none of them meet.
+  // Spikes that stay in order need no sorting, and no two of them coincide.
   bool keeps_order() const {
     return !(a_.time_stretch > 0 || a_.time_jitter > 0 || a_.channel_jitter > 0 || a_.flip > 0 || a_.rotation ||
              a_.blend > 0);
   }
 
-  // Leaves of the first n_own spikes, the sample's, and of the others, its partner's, about half, moved to one center.
+  // Keeps about half of the first n_own spikes, the sample's, and of the others, its partner's, moved to one center.
   void merge(std::int64_t sample, Spikes& spikes, std::size_t n_own) {
     sample_ = sample;
     n_ = spikes.n;
@@ -163,7 +163,7 @@ class Mover {
     for (std::size_t k = 0; k < n_; ++k) step_[k] = place[k] >= from && place[k] < to ? -1 : step_[k];
   }
 
-  // How far the center of the places from number n_own on is from that of those before, rounded.
+  // The distance of the center of the places from number n_own on from that of those before, rounded.
   std::int64_t apart(const std::int32_t* place, std::size_t n_own) const {
     std::int64_t own = 0, theirs = 0;
     for (std::size_t k = 0; k < n_own; ++k) own += place[k];
@@ -236,7 +236,7 @@ class Mover {
       }
     } else {
       for (std::int64_t y = std::max<std::int64_t>(0, -dy); y < std::min(height, height - dy); ++y) {
-        // to column from + sign · x, for the x that this leaves inside
+        // to column from + sign · x, for every x that stays inside
         const std::int64_t sign = mirrored ? -1 : 1, from = dx + (mirrored ? width - 1 : 0);
         const std::int64_t first = std::max<std::int64_t>(0, mirrored ? dx : -dx),
                            last = std::min(width, width + (mirrored ? dx : -dx));
@@ -277,7 +277,7 @@ Batch augmented(const Cache<Id, Length>& cache, const std::vector<std::int64_t>&
   const std::size_t n_samples = chosen.size();
   std::vector<std::int64_t> n_spikes(static_cast<std::size_t>(cache.n_steps) * n_samples);
   std::vector<Id> found;            // sample by sample
-  std::vector<float> found_values;  // of a cache with values
+  std::vector<float> found_values;  // for a cache with values
   std::size_t n_found = 0;
   Spikes spikes;
   Mover mover(a, cache.n_steps, cache.n_neurons);

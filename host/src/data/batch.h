@@ -1,8 +1,8 @@
-// A batch out of an event cache: the lists of some samples, time-major, augmented on the way where wanted.
+// A batch from an event cache: the lists of some samples, time-major, augmented if requested.
 //
-// datasets/augment.py and EventSet.batch are the specification in NumPy; the result here is theirs bit for bit. It
-// costs one pass over the spikes: a few nanoseconds for each random number of each spike, two bytes read and two
-// written. One thread does it, beside the engine's: the work is small, and the engine wants the other cores.
+// datasets/augment.py and EventSet.batch are the specification in NumPy; the result here has the same bits. It costs
+// one pass over the spikes: a few nanoseconds for each random number of each spike, two bytes read and two written. It
+// runs on one thread, alongside the engine: the work is small, and the engine needs the other cores.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct EventCache {
   const void* lengths;                // uint8, uint16 or int32 [n_samples, n_steps], length of each list
   int length_bytes;                   // 1, 2 or 4
   const std::int64_t* sample_starts;  // [n_samples + 1]
-  const void* values;                 // uint8, uint16 or int32 [n_ids], events that each spike counts; null: plain
+  const void* values;                 // uint8, uint16 or int32 [n_ids], events counted in each spike; null: plain
   int value_bytes;                    // 1, 2 or 4
   std::int64_t n_ids, n_samples;
   int n_steps, n_neurons;
@@ -31,12 +31,12 @@ struct AugmentSpec {
   double time_jitter = 0, time_stretch = 0, time_crop = 0, channel_jitter = 0, event_drop = 0, mix = 0, flip = 0;
   double time_mask = 0, blend = 0;
   std::int64_t time_shift = 0, channel_shift = 0, channel_mask = 0, spatial_shift = 0, rotation = 0;
-  int width = 0, height = 0;          // of the sensor; 0 where there is none
+  int width = 0, height = 0;          // of the sensor; 0 if there is none
   const double* quantiles = nullptr;  // [4096], of the normal distribution
   // [2 rotation + 1, width height], where a pixel goes: y << 16 | x, -1 outside
   std::vector<std::int32_t> rotated;
-  std::vector<std::int64_t> partners;  // samples that others are mixed with
-  // samples that others are blended with, class by class: those for sample s are [spans[2 s], spans[2 s + 1])
+  std::vector<std::int64_t> partners;  // partners for mixing
+  // partners for blending, class by class: those for sample s are [spans[2 s], spans[2 s + 1])
   std::vector<std::int64_t> by_class, spans;
 };
 
@@ -47,8 +47,8 @@ struct Batch {
   Array<float> values;           // [ids] of a cache with values, else empty
 };
 
-// The lists of the samples `chosen`; `augment` may be null. Throws InputError where a sample does not exist or the
-// cache contradicts itself: a mapped file may have changed since it was checked.
+// The lists of the samples `chosen`; `augment` may be null. Throws InputError if a sample does not exist or the cache
+// contradicts itself: a mapped file may have changed since it was checked.
 Batch make_batch(const EventCache& cache, const std::vector<std::int64_t>& chosen, const AugmentSpec* augment);
 
 }  // namespace sparsesnn

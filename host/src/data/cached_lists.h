@@ -1,4 +1,4 @@
-// The lists of an event cache, and the spikes of one sample out of it.
+// The lists of an event cache, and the spikes of one sample from it.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ inline constexpr std::int64_t max_value = 1 << 24;
 
 [[noreturn]] inline void changed(const char* what) {
   throw InputError("DataError", std::string("the event cache ") + what +
-                                    "; the file may have changed while it was in use: load the data anew");
+                                    "; the file may have changed while it was in use: load the data again");
 }
 
 // The cache with its types.
@@ -45,12 +45,12 @@ struct Cache {
   }
   std::int64_t end(std::int64_t sample) const { return std::clamp(starts[sample + 1], begin(sample), n_ids); }
 
-  // Events that a spike counts.
+  // The number of events in a spike.
   std::int64_t value(std::int64_t place) const {
     const std::int64_t value = value_bytes == 1   ? static_cast<const std::uint8_t*>(values)[place]
                                : value_bytes == 2 ? static_cast<const std::uint16_t*>(values)[place]
                                                   : static_cast<const std::int32_t*>(values)[place];
-    if (value < 1 || value > max_value) changed("has values that are no counts");
+    if (value < 1 || value > max_value) changed("has values that are not counts");
     return value;
   }
 
@@ -69,7 +69,7 @@ struct Cache {
   }
 };
 
-// The spikes of one sample in the order of the cache, each as often as it counts; a spike's place is its number.
+// The spikes of one sample in the order of the cache, each repeated by its count; a spike's place is its number.
 struct Spikes {
   std::vector<std::int32_t> step, neuron;  // -1: left out
   std::size_t n = 0;
@@ -83,7 +83,7 @@ struct Spikes {
     }
   }
 
-  // Adds what a sample has in steps [from, to).
+  // Adds the spikes of a sample in steps [from, to).
   template <class Id, class Length>
   void add(const Cache<Id, Length>& cache, std::int64_t sample, std::int64_t from, std::int64_t to) {
     if (from < to && cache.values) return add_events(cache, sample, from, to);
@@ -93,7 +93,7 @@ struct Spikes {
       cache.lists(sample, [&](std::int64_t t, std::int64_t at, std::int64_t length) {
         if (t < from || t >= to) return;
         if (t == from) first = at;
-        // always `slack` of them: what is too much is written over by the next list
+        // always `slack` of them: the next list overwrites the surplus
         std::int32_t* place = step.data() + n + count;
         std::fill_n(place, slack, static_cast<std::int32_t>(t));
         count += static_cast<std::size_t>(length);

@@ -1,4 +1,4 @@
-// Random numbers as a function of what they are for: datasets/hashing.py in C++, with the same numbers.
+// Random numbers as a function of their purpose: datasets/hashing.py in C++, with the same numbers.
 #pragma once
 
 #include <cstdint>

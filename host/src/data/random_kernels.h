@@ -8,7 +8,7 @@ namespace sparsesnn {
 
 // Number k of the stream with that key is `Draws::bits(k)`, k = 0 .. n-1.
 struct RandomKernels {
-  // step[k] = -1 where bits(k) >> 11 < limit: where uniform(k) < limit · 2^-53.
+  // step[k] = -1 if bits(k) >> 11 < limit, that is, if uniform(k) < limit · 2^-53.
   void (*leave_out)(std::uint64_t key, std::uint64_t limit, std::int32_t* step, std::size_t n);
   // out[k] = uniform(k)
   void (*uniforms)(std::uint64_t key, double* out, std::size_t n);

@@ -1,4 +1,4 @@
-// Puts the spikes of a sample in order.
+// Sorts the spikes of a sample.
 #pragma once
 
 #include <algorithm>
@@ -10,18 +10,18 @@
 
 namespace sparsesnn {
 
-// A sample's spikes are put in order by marking bits of [T, N] while a spike has at most this many words, else by
+// A sample's spikes are ordered by marking bits of [T, N] while there are at most this many words per spike, else by
 // sorting.
 inline constexpr std::int64_t max_words_per_spike = 64;
 
-// std::popcount is a call where the instruction may be missing.
+// std::popcount is a function call if the instruction may be missing.
 inline int n_bits(std::uint64_t x) {
   x -= x >> 1 & 0x5555555555555555u;
   x = (x & 0x3333333333333333u) + (x >> 2 & 0x3333333333333333u);
   return static_cast<int>(((x + (x >> 4)) & 0x0F0F0F0F0F0F0F0Fu) * 0x0101010101010101u >> 56);
 }
 
-// Puts the distinct spikes of a sample in order: step by step, ascending.
+// Orders the distinct spikes of a sample: step by step, ascending.
 template <class Id>
 class Sorter {
  public:
@@ -29,7 +29,7 @@ class Sorter {
       : n_steps_(n_steps), n_neurons_(n_neurons), n_words_((n_neurons + 63) / 64) {}
 
   // Writes the ids to `out`, which has room for all spikes and `slack` more, and the number of each step t to
-  // n_spikes[t · stride]; to `values`, unless null, how many spikes each id stands for. Returns how many ids there are.
+  // n_spikes[t · stride]; to `values`, unless null, the number of spikes of each id. Returns the number of ids.
   std::size_t sort(const Spikes& spikes, Id* out, float* values, std::int64_t* n_spikes, std::size_t stride) {
     const std::int64_t n_words = n_steps_ * n_words_ * (values ? 64 : 1);  // a tally takes more memory than a mark
     return n_words <= max_words_per_spike * (static_cast<std::int64_t>(spikes.n) + 64)
@@ -39,7 +39,7 @@ class Sorter {
 
   // The same for spikes that are in order already.
   std::size_t keep(const Spikes& spikes, Id* out, std::int64_t* n_spikes, std::size_t stride) {
-    counts_.assign(static_cast<std::size_t>(n_steps_) + 1, 0);  // the last one takes what is left out
+    counts_.assign(static_cast<std::size_t>(n_steps_) + 1, 0);  // the last one counts the spikes left out
     std::size_t n = 0;
     for (std::size_t k = 0; k < spikes.n; ++k) {
       const std::int32_t step = spikes.step[k], neuron = spikes.neuron[k];
@@ -57,7 +57,7 @@ class Sorter {
  private:
   std::size_t by_marks(const Spikes& spikes, Id* out, float* values, std::int64_t* n_spikes, std::size_t stride) {
     const auto n_words = static_cast<std::size_t>(n_steps_ * n_words_);
-    words_.resize(n_words + 1);  // all zero; the last one takes what is left out
+    words_.resize(n_words + 1);  // all zero; the last one takes the spikes left out
     for (std::size_t k = 0; k < spikes.n; ++k) {
       const std::int32_t step = spikes.step[k], neuron = spikes.neuron[k];
       const auto word = static_cast<std::size_t>(step * n_words_ + (neuron >> 6));
@@ -72,7 +72,7 @@ class Sorter {
       for (std::int64_t w = 0; w < n_words_; ++w, ++word) {
         std::uint64_t bits = std::exchange(*word, 0);
         if (!bits) continue;
-        // always `slack` of them: what is too much is written over by the next word
+        // always `slack` of them: the next word overwrites the surplus
         const int n = n_bits(bits);
         for (int k = 0; k < static_cast<int>(slack); ++k, bits &= bits - 1)
           out[k] = static_cast<Id>(w * 64 + __builtin_ctzll(bits | std::uint64_t{1} << 63));
@@ -89,7 +89,7 @@ class Sorter {
     return static_cast<std::size_t>(out - begin);
   }
 
-  // Counts the spikes of every cell; the last cell takes what is left out.
+  // Counts the spikes of every cell; the last cell counts the spikes left out.
   void tally(const Spikes& spikes) {
     const auto n_cells = static_cast<std::size_t>(n_steps_ * n_neurons_);
     tallies_.resize(n_cells + 1);  // all zero

@@ -16,12 +16,12 @@
 namespace sparsesnn {
 namespace {
 
-// Rows of b that one tile of c adds up in registers: a panel of them (32 KiB) stays in the first-level cache.
+// Rows of b that one tile of c adds up in registers: a panel of them (32 KiB) stays in L1.
 constexpr int block_depth = 256;
 
 // ---- the register tile ----------------------------------------------------------------------------------------------
 
-// A place for a tile: c[i][j] ← start[i][j] + tile[i][j], rows so far apart; start may be null, for zeros.
+// A destination for a tile: c[i][j] ← start[i][j] + tile[i][j], rows a stride apart; start may be null, for zeros.
 struct Place {
   float* c;
   std::size_t stride;
@@ -33,16 +33,16 @@ struct Place {
 using Kernel = void (*)(const float* a, const float* panel, int depth, const Place& place);
 
 struct Kernels {
-  int rows, width;         // of the register tile; a panel is as wide
+  int rows, width;         // of the register tile; a panel has the same width
   Kernel by_row, by_step;  // a's layout: rows of block_depth floats, or steps of padded_rows floats
 };
 
 constexpr int padded_rows = 16;
 constexpr std::size_t packed_size = std::size_t{padded_rows} * block_depth;  // of one tile's rows of a
-constexpr int most_tiles = 4;                                                // that share a panel while it is near
+constexpr int most_tiles = 4;                                                // that share a panel while it is in cache
 
 #if defined(__x86_64__)
-// The bodies are templates over the layout alone; loops over constants unroll, so the tile lives in registers.
+// The bodies are templates over the layout only; loops over constants unroll, so the tile lives in registers.
 template <int row_step, int depth_step>
 __attribute__((target("avx512f"))) void tile_avx512(const float* a, const float* panel, int depth, const Place& place) {
   constexpr int rows = 14;
@@ -142,7 +142,7 @@ void pack_by_step(const Product<A>& p, int row, int rows, int first, int depth, 
   const int there = std::min(rows, p.rows - row);
   for (int k = 0; k < depth; ++k, out += padded_rows) {
     const A* from = p.a + static_cast<std::size_t>(first + k) * p.rows + row;
-    if (row + padded_rows <= p.rows) {  // a whole vector: what is beyond `rows` is not read
+    if (row + padded_rows <= p.rows) {  // a whole vector: nothing beyond `rows` is read
       for (int i = 0; i < padded_rows; ++i) out[i] = as_float(from[i]);
     } else {
       for (int i = 0; i < there; ++i) out[i] = as_float(from[i]);
@@ -151,7 +151,7 @@ void pack_by_step(const Product<A>& p, int row, int rows, int first, int depth, 
   }
 }
 
-// One panel: `rows` rows of b from `first`, columns from `column`, `there` of which exist.
+// One panel: `rows` rows of b from `first`, columns from `column`, of which `there` exist.
 void pack_panel(const float* b, bool transposed, int depth, int width, int first, int rows, int column, int panel_width,
                 float* out) {
   const int there = std::min(panel_width, width - column);
@@ -162,7 +162,7 @@ void pack_panel(const float* b, bool transposed, int depth, int width, int first
                   sizeof(float) * there);
     return;
   }
-  // Few rows of bᵀ at a time: a power of two apart, many of them would throw each other out of the cache.
+  // Few rows of bᵀ at a time: if their addresses differ by a power of two, many of them would evict one another.
   constexpr int few = 8;
   for (int j0 = 0; j0 < there; j0 += few) {
     const int j1 = std::min(there, j0 + few);
@@ -172,7 +172,7 @@ void pack_panel(const float* b, bool transposed, int depth, int width, int first
   }
 }
 
-// What a kernel does at its end, for a tile of which `rows` × `width` exist.
+// The end of a kernel, for a tile of which `rows` × `width` exist.
 void put(const float* tile, int tile_width, const Place& place, int rows, int width) {
   for (int i = 0; i < rows; ++i)
     for (int j = 0; j < width; ++j) {
@@ -222,7 +222,8 @@ void multiply(const Product<A>& p) {
         if (p.start != Start::itself) p.c[i * stride + j] = p.start == Start::bias ? p.bias[j] : 0;
     return;
   }
-  // A task is a few tiles of rows: enough that a panel is read from far away seldom, and as many tasks as share evenly.
+  // A task is a few tiles of rows: enough that a panel is seldom read from far away, and tasks divide evenly over
+  // threads.
   const int n_tiles = (p.rows - 1) / kernels.rows + 1, threads = num_threads();
   const int n_tasks = std::min(n_tiles, ((n_tiles - 1) / most_tiles / threads + 1) * threads);
   parallel_for(n_tasks, [&](int task, int) {

@@ -1,13 +1,13 @@
 // Matrix products of the dense baseline in float32: c[M, N] = start + a·b, on all threads of the pool.
 //
-// Why our own: what PyTorch calls (MKL) keeps to slow paths on processors of other makers, half of what the same
-// machine does; and spikes can be read as the bytes they are kept in. After Goto & van de Geijn, "Anatomy of
+// Reason for our own: PyTorch's product (MKL) takes slow paths on other makers' processors, at half the speed of the
+// same machine; and spikes can be read as the bytes in which they are stored. After Goto & van de Geijn, "Anatomy of
 // High-Performance Matrix Multiplication" (2008): b is packed into panels as wide as the register tile, a is packed
 // block by block, and a tile of c stays in registers while block_depth products are added to each of its elements.
 //
 // Order of sums: an element of c starts at `start`; then, for each block_depth rows of b in their order, the sum of the
 // products (by fused multiply-adds, ascending, from zero) is added. So its bits depend neither on the number of threads
-// nor on which of the instruction sets ran it.
+// nor on the instruction set.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,11 @@
 namespace sparsesnn {
 
 // Whether the instruction set in use (isa.h) has a kernel here (avx512, and avx2 on machines with fused multiply-adds),
-// and whether it is faster than PyTorch's product (MKL), which is at its best on Intel's processors.
+// and it is faster than PyTorch's product (MKL), which is at its best on Intel's processors.
 bool dense_gemm_suits();
 
-// b[K, N] (or bᵀ[N, K], as `transposed` says), rearranged: for each block of block_depth rows its panels, a panel as
-// rows of `panel_width` floats; columns beyond N are zeros. Rows out of the panels' width by the instruction set in
-// use.
+// b[K, N] (or bᵀ[N, K], if `transposed`), rearranged: for each block of block_depth rows its panels, a panel as rows of
+// `panel_width` floats; columns beyond N are zeros. The instruction set in use sets the panels' width.
 class PackedMatrix {
  public:
   PackedMatrix(const float* b, bool transposed, int depth, int width);
@@ -44,7 +43,7 @@ class PackedMatrix {
   float* data_;
 };
 
-// What an element of c starts from: zero, what c holds, or its column's bias.
+// The start of an element of c: zero, its old value, or its column's bias.
 enum class Start { zero, itself, bias };
 
 // a[M, K] or, transposed, aᵀ[K, M]; A is float, or std::uint8_t: spikes, where anything but 0 counts as 1.

@@ -1,6 +1,6 @@
 // The dense passes over a block of neurons of one sample, compiled once per instruction set.
 //
-// Plain loops over neurons, which the compiler turns into vectors: every neuron does the same, nothing is gathered.
+// Plain loops over neurons, which the compiler vectorizes: every neuron does the same, nothing is gathered.
 // Cost a neuron and step: forward about 8 flops on 2 to 4 values of memory, backward about 20 on 4 to 6.
 #include <type_traits>
 
@@ -8,7 +8,7 @@
 #include "codelets/surrogate.h"
 #include "dense_neurons.h"
 
-// Says that no iteration of the loop reads what another wrote, which the compiler cannot know of our pointers.
+// Declares that no iteration of the loop reads another's output, which the compiler cannot know of our pointers.
 #if defined(__clang__)
 #define SPARSESNN_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -18,7 +18,7 @@
 namespace sparsesnn::SPARSESNN_ISA {
 namespace {
 
-// Neurons a block at most, so that the rows in work stay in the first-level cache.
+// Neurons a block at most, so that the rows in work stay in L1.
 constexpr int max_block = 1024;
 
 template <class F>
@@ -35,7 +35,7 @@ inline void each_constant(Body&& body) {
   }
 }
 
-// out[k] = σ'(x[k] - θ[k]) where the neuron is listed (x > θ_grad, or it fired), else 0.
+// out[k] = σ'(x[k] - θ[k]) if the neuron is listed (x > θ_grad, or it fired), else 0.
 template <class F>
 void listed_surrogate(const DensePopulation<F>& p, const F* x, const F* theta, const F* theta_grad, F* out, int n) {
   const F slope = p.slope;
@@ -48,7 +48,7 @@ void listed_surrogate(const DensePopulation<F>& p, const F* x, const F* theta, c
   });
 }
 
-// A model's parameters and constants, and arrays a state, from some neuron on.
+// A model's parameters and constants, and an array per state, from some neuron on.
 template <class M, class F>
 struct Neurons {
   const F* parameter[M::n_parameters];
@@ -70,7 +70,7 @@ struct Rows {
   }
 };
 
-// Who fired; nobody before the first step of a sequence (`fresh`).
+// Which neurons fired; none before the first step of a sequence (`fresh`).
 template <class M, bool fresh, class F>
 inline Fired<F> fired_before(F x, const F* p) {
   if constexpr (fresh || M::threshold < 0)
@@ -108,7 +108,7 @@ void forward_block(const DensePopulation<F>& p, const DenseForward<F>& a, int sa
     if (keeps) copy(end.of[s], a.rows[s] + here);
     state.of[s] = end.of[s];
   }
-  // The state moves from row to row where rows are kept, and in place where not.
+  // The state moves from row to row if rows are kept, else it is updated in place.
   for (int t = 0; t < p.n_steps; ++t) {
     const std::size_t at = row(p, t, sample) + n0;
     const Rows<M, F> next = keeps ? Rows<M, F>(a.rows, row(p, t + 1, sample) + n0) : end;
@@ -138,7 +138,7 @@ void forward_block(const DensePopulation<F>& p, const DenseForward<F>& a, int sa
     if (state.of[s] != end.of[s]) copy(state.of[s], end.of[s]);
 }
 
-// ∂L/∂p of parameter q by one step, added to `sum`; `by_spike`: what went through σ', of the threshold.
+// ∂L/∂p of parameter q by one step, added to `sum`; `by_spike`: the part through σ', for the threshold.
 template <class M, int q, bool fresh, class F>
 inline void add_by_parameter(const Neurons<M, F>& neurons, const Rows<M, F>& d, const Rows<M, const F>& before,
                              const F* current, const F* by_spike, F* sum, int n) {

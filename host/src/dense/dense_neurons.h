@@ -1,20 +1,20 @@
 // The dense baseline's neuron dynamics over a chunk of a sequence, forward and backward, every neuron computed.
 //
-// What runs here is what lies between the matrix products: the products are the caller's. The backward pass needs the
-// potentials of the chunk, which a forward pass over the same currents writes anew, so only the currents are kept
-// between forward and backward. Source: Liang et al., "Accelerating Spatiotemporal Supervised Training of Large-Scale
-// Spiking Neural Networks on GPU" (DATE 2022): keep x alone, fuse the rest over time.
+// This code runs between the matrix products, which are the caller's. The backward pass needs the potentials of the
+// chunk, which a forward pass over the same currents computes again, so only the currents are kept between forward and
+// backward. Source: Liang et al., "Accelerating Spatiotemporal Supervised Training of Large-Scale Spiking Neural
+// Networks on GPU" (DATE 2022): keep x alone, fuse the rest over time.
 //
-// F is float or double. Arrays are dense and row-major: [T, B, N], [B, N] or [N]. Nothing here depends on the number
-// of threads or the instruction set, to the last bit: a neuron of a sample is computed from its own past alone, and
-// sums over samples are left to the caller.
+// F is float or double. Arrays are dense and row-major: [T, B, N], [B, N] or [N]. Nothing here depends on the number of
+// threads or the instruction set, to the last bit: a neuron of a sample is computed from its own past alone, and sums
+// over samples are left to the caller.
 #pragma once
 
 #include "host/src/cpu/layer.h"
 
 namespace sparsesnn {
 
-// What defines the dynamics; `surrogate`: its place in codelets/surrogate.h.
+// The dynamics of a population; `surrogate`: index in codelets/surrogate.h.
 template <class F>
 struct DensePopulation {
   const NeuronModel* model;
@@ -23,19 +23,19 @@ struct DensePopulation {
   int surrogate;
   F slope;
   int n_steps, n_samples, n;            // T of the chunk, B, N
-  bool fresh;                           // a sequence begins: nobody has fired before its first step
+  bool fresh;                           // a sequence begins: no neuron has fired before its first step
   const F* parameters[max_parameters];  // [N] each, in the model's order
   const F* grad_threshold;              // [N]; null for a readout
 };
 
-// All states move on by the model's step (codelets/neuron/neuron.h).
+// Advances all states by the model's step (codelets/neuron/neuron.h).
 template <class F>
 struct DenseForward {
   const F* current;      // [T, B, N]
   F* state[max_states];  // [B, N], running
-  F* out;                // [T, B, N], spikes as 0 and 1, of a readout potentials; or null
+  F* out;                // [T, B, N], spikes as 0 and 1, for a readout potentials; or null
   bool* fired;           // [T, B, N], the spikes as a byte each; or null, as always for a readout
-  // [T + 1, B, N] each or null all: row 0 is the state before the chunk, row t + 1 the one after step t
+  // [T + 1, B, N] each or null all: row 0 is the state before the chunk, row t + 1 that after step t
   F* rows[max_states];
 };
 
@@ -46,7 +46,7 @@ struct DenseBackward {
   const F* d_out;             // [T, B, N]
   F* d_state[max_states];     // [B, N], running
   F* d_current;               // [T, B, N]
-  // [B, N], summed over the steps of the chunk on top of what is there; null where nobody asked
+  // [B, N], the sums over the steps of the chunk are added; null if not wanted
   F *d_bias, *d_parameters[max_parameters];
   const F* current;  // as the forward pass read it, for d_parameters; else null
 };

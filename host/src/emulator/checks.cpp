@@ -1,17 +1,17 @@
 // Faults that show only when a vertex runs. It runs on copies of its data, several times:
 //
-//   poison   elements that nothing has written yet hold one pattern in one run and another in the next. An output
-//            element that differs depends on them: a read before the first write. One that still holds both patterns
-//            was not written.
-//   order    with the workers in reverse order the result must be the same: they run at the same time on the device.
-//   alone    each worker by itself shows which bytes it changes. A tile stores 4 bytes at once, so two workers that
-//            change bytes of one word overwrite each other, whichever elements they meant.
+//   poison   elements not written yet hold one pattern in one run and another in the next. An output element that
+//            differs depends on them: a read before the first write. One that still holds both patterns was not
+//            written.
+//   order    with the workers in reverse order the result must be the same: on the device they run in parallel.
+//   alone    each worker run separately shows which bytes it changes. A tile stores 4 bytes at once, so two workers
+//            that change bytes of one word overwrite each other, whichever elements they meant.
 //   margin   bytes before and after each region must stay as they were.
 //
-// Each region begins at an address that is aligned as its field promises and no more (`Placed`), and words are counted
-// from there.
+// Each region begins at an address with the alignment that its field promises, and no more (`Placed`); words are
+// counted from there.
 //
-// What a worker writes with the value that was there already is not seen; it will be seen in another step.
+// A worker that writes an element's old value is not noticed; it will be in another step.
 #include <algorithm>
 #include <cstring>
 
@@ -30,8 +30,8 @@ using poplar::poplar_error;
 
 namespace {
 
-// What may be read: values that do no harm as an index or a count, and that no sum hides. What may only be written:
-// others, so that a copy of poison is not taken for poison that stayed.
+// For readable elements: values that are harmless as an index or a count, and that no sum hides. For write-only ones:
+// other values, so that a copy of poison is not mistaken for poison that was not overwritten.
 void poison_element(unsigned char* at, const Field& field, int which) {
   if (field.direction == Direction::output) {
     std::memset(at, which ? 0x4b : 0xc9, field.type.bytes());
@@ -110,7 +110,7 @@ void FaultFinder::run(BoundVertex& v) {
                                !std::memcmp(element(end1, i), element(start1, i), size);
         if (untouched) continue;
         if (std::memcmp(element(end0, i), element(end1, i), size)) {
-          std::string culprit = "data that nothing has written yet";
+          std::string culprit = "data not written yet";
           for (std::size_t j = 0; j < v.regions.size(); ++j) {
             Image probe = image(v, 1, static_cast<int>(j));
             const Image clean = probe;
@@ -120,7 +120,7 @@ void FaultFinder::run(BoundVertex& v) {
               culprit = c_.region_name(v, v.regions[j]);
           }
           throw poplar_error(c_.region_name(v, r) + ": element " + std::to_string(i) +
-                             " depends on what is read before anything wrote it: " + culprit);
+                             " depends on data read before it was written: " + culprit);
         }
         if (std::memcmp(element(end0, i), element(reverse, i), size))
           throw poplar_error(c_.region_name(v, r) + ": element " + std::to_string(i) +
@@ -139,7 +139,7 @@ void FaultFinder::run(BoundVertex& v) {
       const Region& r = v.regions[k];
       if (r.field->direction == Direction::input) continue;
       const unsigned char *a = start0[k].data(), *b = alone[k].data();
-      const std::size_t shift = r.field->min_align % 4;  // of a word, in which the region begins
+      const std::size_t shift = r.field->min_align % 4;  // of the region's beginning in its word
       for (std::size_t i = 0; i < r.bytes(); ++i) {
         if (a[i] == b[i]) continue;
         signed char& who = owner[k][(i + shift) / 4];

@@ -1,4 +1,4 @@
-// From a graph to something that runs: the rules that can be checked without running, memory, and exchange.
+// From a graph to an executable one: the rules that can be checked without running, memory, and exchange.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -152,8 +152,8 @@ void Compiled::bind_vertices() {
   }
 }
 
-// What is written lies on the vertex's own tile, in one piece, aligned: Poplar would otherwise copy it back and forth.
-// Local inputs likewise; remote ones arrive in a buffer, which is aligned.
+// Written data lies on the vertex's own tile, in one piece, aligned: Poplar would otherwise copy it back and forth. The
+// same holds for local inputs; remote ones arrive in a buffer, which is aligned.
 void Compiled::check_alignment(const BoundVertex& v, const Region& r) const {
   bool remote = false;
   for (const Piece& p : r.pieces)
@@ -172,14 +172,14 @@ void Compiled::check_alignment(const BoundVertex& v, const Region& r) const {
                            std::to_string(r.field->min_align));
     });
   if (!remote && !r.in_place() && writes(r.field->direction))
-    throw poplar_error(region_name(v, r) + ": what a vertex writes must be one piece; it is " +
+    throw poplar_error(region_name(v, r) + ": written data must be one piece; it is " +
                        std::to_string(r.pieces.size()));
   if (writes(r.field->direction))
     for (const Piece& p : r.pieces)
       if (graph_->variables[p.variable].is_constant) throw poplar_error(region_name(v, r) + ": writes a constant");
 }
 
-// One writer an element; nobody reads what another vertex, or another field of the same one, writes.
+// One writer an element; no vertex reads data that another vertex, or another field of the same one, writes.
 void Compiled::check_compute_set(const ComputeStep& step) const {
   struct Use {
     Piece piece;
@@ -217,9 +217,9 @@ void Compiled::check_compute_set(const ComputeStep& step) const {
     }
 }
 
-// Tile k wants piece p. What is remote is received once by a tile, however many of its vertices read it, and sent once
-// to each device where anybody listens: tiles of one device may all take the same word off the exchange. Pieces that
-// overlap without being equal are counted as if they were distinct.
+// Tile k reads piece p. A tile receives remote data once, however many of its vertices read it, and data is sent once
+// to each device with a receiver: tiles of one device may all take the same word off the exchange. Pieces that overlap
+// without being equal are counted as if they were distinct.
 Cost Compiled::exchange_cost(const std::vector<std::pair<unsigned, Piece>>& reads) const {
   const unsigned per_device = graph_->target.getTilesPerIPU(), n_devices = graph_->target.getNumIPUs();
   struct Move {
@@ -289,9 +289,9 @@ void Compiled::collect_copies(const poplar::program::Program& program) {
         }
       });
     cost = exchange_cost(reads);
-  } else if (node.kind == Kind::all_reduce) {  // a ring: each IPU sends 2·(R - 1) parts of 1 / R of what it holds
+  } else if (node.kind == Kind::all_reduce) {  // a ring: each IPU sends 2·(R - 1) parts, each 1 / R of its data
     const double n = graph_->n_replicas, bytes = static_cast<double>(node.source.numElements()) * sizeof(float);
-    cost.link_bytes = static_cast<std::uint64_t>(2 * (n - 1) * bytes);  // of all replicas
+    cost.link_bytes = static_cast<std::uint64_t>(2 * (n - 1) * bytes);  // over all replicas
     cost.link_cycles = 2 * (n - 1) / n * bytes / graph_->target.getNumIPUs() / options_.parameters.link_bytes_per_cycle;
     cost.sync_cycles = 2 * (n - 1) * options_.parameters.external_sync_cycles;
   } else {
@@ -307,7 +307,8 @@ void Compiled::collect_copies(const poplar::program::Program& program) {
   copy_order_.push_back(&node);
 }
 
-// In how many compute sets and copies each tile takes part: it computes, or holds data that is read or written.
+// The number of compute sets and copies in which each tile takes part: it computes, or holds data that is read or
+// written.
 std::vector<std::size_t> Compiled::count_exchanges() const {
   std::vector<std::size_t> found(graph_->target.getNumTiles());
   std::vector<unsigned> last(found.size(), ~0u);
@@ -334,7 +335,7 @@ std::vector<std::size_t> Compiled::count_exchanges() const {
   return found;
 }
 
-// Variables, vertex state, the largest buffer of one exchange, code: what must fit into a tile.
+// Variables, vertex state, the largest buffer of one exchange, and code must fit into a tile.
 void Compiled::account_memory() {
   const Parameters& p = options_.parameters;
   const std::size_t n_tiles = graph_->target.getNumTiles();

@@ -1,4 +1,4 @@
-// A graph made ready to run: memory, bound vertices, and what each program step costs apart from computing.
+// A graph made ready to run: memory, bound vertices, and the cost of each program step apart from computing.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace sparsesnn::emulator {
 
-// Bytes between margins, at an address that is a multiple of `align` and of no higher power of two: what a field
-// promises, and no more. A tile traps where code relies on more; here the sanitizer notices (cmake/ipu.cmake).
+// Bytes between margins, at an address that is a multiple of `align` and of no higher power of two: the alignment that
+// a field promises, and no more. A tile traps if code relies on more; here the sanitizer notices (cmake/ipu.cmake).
 class Placed {
  public:
   Placed() = default;
@@ -27,7 +27,7 @@ class Placed {
   std::size_t size() const { return n_; }
   unsigned char* data() { return base() + before_; }
   const unsigned char* data() const { return base() + before_; }
-  // Whether anything wrote outside.
+  // Whether a margin was overwritten.
   bool is_damaged() const {
     const auto damaged = [](unsigned char x) { return x != margin_byte; };
     return std::any_of(base(), data(), damaged) ||
@@ -46,8 +46,8 @@ class Placed {
   std::size_t before_ = 0, n_ = 0;
 };
 
-// One region of a connected field. Data that lies in one piece is used where it is; else it is gathered before and
-// scattered after. In-place use is bulk-synchronous because no vertex of a compute set reads what another one writes.
+// One region of a connected field. Data in one piece is used in place; otherwise it is gathered before and scattered
+// after. In-place use is bulk-synchronous because no vertex of a compute set reads another's output.
 struct Region {
   const Field* field;
   std::size_t n;
@@ -60,7 +60,7 @@ struct Region {
   bool in_place() const { return pieces.size() <= 1; }
 };
 
-// The {pointer, count} that every field of poplar/Vertex.hpp is.
+// The {pointer, count} of which every field of poplar/Vertex.hpp consists.
 struct Span {
   void* data;
   std::size_t n;
@@ -71,7 +71,7 @@ struct BoundVertex {
   unsigned id, tile;
   std::vector<unsigned char> object;
   std::vector<Region> regions;
-  std::vector<std::vector<Span>> lists;  // of fields that are lists of regions
+  std::vector<std::vector<Span>> lists;  // for fields that are lists of regions
   std::vector<Placed> state;
 
   // Points field spans at `data[k]` of region k.
@@ -126,7 +126,7 @@ class Compiled {
   void connect_callback(const std::string& handle, std::function<void(void*)> f);
   const poplar::program::Program& program(unsigned k) const;
   void run_program(const poplar::program::Program& program);
-  // What an all-reduce of the replicas adds up, and its sum back.
+  // The addends of an all-reduce of the replicas, and its sum back.
   std::vector<float> read(const poplar::program::Node& node);
   void write(const poplar::program::Node& node, const std::vector<float>& values);
   Report report() const;
@@ -174,7 +174,7 @@ class Compiled {
   std::vector<std::size_t> tile_bytes_;
 };
 
-// Runs one vertex again and again to find faults that no static rule can see; see checks.cpp.
+// Runs one vertex repeatedly to find faults that no static rule can detect; see checks.cpp.
 class FaultFinder {
  public:
   explicit FaultFinder(Compiled& compiled) : c_(compiled) {}

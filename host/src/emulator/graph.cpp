@@ -37,7 +37,7 @@ std::size_t Tensor::numElements() const { return product(shape_); }
 
 Tensor Tensor::reshape(ArrayRef<std::size_t> shape) const {
   if (product(shape) != numElements())
-    throw poplar_error("reshape: " + text_of(shape_) + " has other elements than " + text_of(shape));
+    throw poplar_error("reshape: " + text_of(shape_) + " has another number of elements than " + text_of(shape));
   return Tensor(type_, {shape.begin(), shape.end()}, pieces_);
 }
 
@@ -92,7 +92,7 @@ Tensor concat(ArrayRef<Tensor> tensors, unsigned dimension) {
                          " does not fit " + text_of(tensors[0].shape()) + " of " + tensors[0].elementType().toString());
   }
   std::vector<Piece> pieces;
-  struct Reader {  // of one tensor: the piece that comes next, and how much of it has been taken
+  struct Reader {  // of one tensor: the next piece, and the number of its elements already read
     std::size_t piece = 0, taken = 0;
   };
   std::vector<Reader> readers(tensors.size());
@@ -231,7 +231,7 @@ void Graph::connect(FieldRef ref, ArrayRef<Tensor> tensors) {
   ConnectionData& c = data_->field(ref, &f);
   const std::string where = data_->name_of(ref.vertex()) + ", field '" + ref.name() + "'";
   if (f->levels != 2 || f->direction == sparsesnn::emulator::Direction::state)
-    throw poplar_error(where + ": is no list of regions; connect one tensor");
+    throw poplar_error(where + ": is not a list of regions; connect one tensor");
   for (const Tensor& t : tensors) {
     if (t.rank() != 1) throw poplar_error(where + ": takes one dimension a region; one is " + text_of(t.shape()));
     if (t.elementType() != f->type)
@@ -245,7 +245,7 @@ void Graph::initial(FieldRef ref, const Type& type, const void* values, std::siz
   ConnectionData& c = data_->field(ref, &f);
   const std::string where = data_->name_of(ref.vertex()) + ", field '" + ref.name() + "'";
   if (f->direction != sparsesnn::emulator::Direction::state)
-    throw poplar_error(where + ": is no vertex state; connect a tensor");
+    throw poplar_error(where + ": is not vertex state; connect a tensor");
   if (type != f->type) throw poplar_error(where + ": holds " + f->type.toString() + "; given: " + type.toString());
   if (f->levels == 0 && n != 1) throw poplar_error(where + ": takes one number; given: " + std::to_string(n));
   c.initial.resize(n * type.bytes());

@@ -1,4 +1,4 @@
-// What a graph holds.
+// The data of a graph.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct Variable {
   std::size_t n;
   std::string name;
   std::vector<Mapping> mapping;         // as set; sorted when the graph is compiled
-  std::vector<unsigned char> constant;  // its values, if it is one
+  std::vector<unsigned char> constant;  // its values, if it is a constant
   bool is_constant = false;
 };
 
@@ -40,7 +40,7 @@ struct VertexData {
 class GraphData {
  public:
   GraphData(const Target& target, unsigned n_replicas) : target(target), n_replicas(n_replicas) {}
-  Target target;  // of one replica
+  Target target;  // for one replica
   unsigned n_replicas;
   std::vector<Variable> variables;
   std::vector<VertexData> vertices;

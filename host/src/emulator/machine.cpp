@@ -69,8 +69,8 @@ void Compiled::run_program(const poplar::program::Program& program) {
       return stream(node, true);
     case Kind::to_host:
       return stream(node, false);
-    case Kind::sync:        // a barrier more: everything here is one already
-    case Kind::all_reduce:  // of one replica with itself
+    case Kind::sync:        // an additional barrier: every step is one already here
+    case Kind::all_reduce:  // with a single replica
       return;
   }
 }
@@ -96,7 +96,7 @@ void Compiled::execute(ComputeStep& step) {
   step.checked = true;
   if (check) {
     FaultFinder finder(*this);
-    for (BoundVertex& v : step.vertices) finder.run(v);  // on copies; what it learns is who wrote what
+    for (BoundVertex& v : step.vertices) finder.run(v);  // on copies; finds the writer of each element
   }
   std::vector<double> cycles(step.tiles.size());
   parallel_for(static_cast<int>(step.tiles.size()), [&](int k, int) {
@@ -104,7 +104,7 @@ void Compiled::execute(ComputeStep& step) {
       cycles[static_cast<std::size_t>(k)] += run_vertex(step.vertices[v]);
   });
   if (!check && !step.marked && options_.checks == Checks::first) {
-    // not looked at this time: taken to have written all it may write
+    // not checked this time: assumed to have written all its outputs
     step.marked = true;
     for (const BoundVertex& v : step.vertices)
       for (const Region& r : v.regions)
@@ -147,7 +147,7 @@ void Compiled::copy(const poplar::program::Node& node) {
         for (std::size_t i = source.begin + taken; i < source.begin + taken + n; ++i)
           if (!written_[source.variable].get(i))
             throw poplar_error("copy '" + node.name + "': reads element " + std::to_string(i) + " of variable '" +
-                               graph_->variables[source.variable].name + "' before anything wrote it");
+                               graph_->variables[source.variable].name + "' before it was written");
       std::memmove(address({sink.variable, at, at + n}),
                    address({source.variable, source.begin + taken, source.begin + taken + n}), n * size);
       at += n;
@@ -184,7 +184,7 @@ std::vector<float> Compiled::read(const poplar::program::Node& node) {
       for (std::size_t i = p.begin; i < p.end; ++i)
         if (!written_[p.variable].get(i))
           throw poplar_error("all-reduce '" + node.name + "': reads element " + std::to_string(i) + " of variable '" +
-                             graph_->variables[p.variable].name + "' before anything wrote it");
+                             graph_->variables[p.variable].name + "' before it was written");
     values.insert(values.end(), from, from + (p.end - p.begin));
   }
   return values;
@@ -252,7 +252,7 @@ void Machine::connect_callback(const std::string& handle, unsigned replica, std:
 
 void Machine::run(unsigned program) { run_replicas(replicas_[0]->program(program)); }
 
-// Control flow depends on no data, so replicas keep step by running each leaf one after another.
+// Control flow depends on no data, so replicas stay in step if each runs every leaf, one after another.
 void Machine::run_replicas(const poplar::program::Program& program) {
   using Kind = poplar::program::Node::Kind;
   const poplar::program::Node& node = *program.node();
@@ -289,7 +289,7 @@ namespace poplar {
 
 namespace {
 
-// The replicas that the options give an engine; 0: all of them. PopART sets all three options, or none.
+// The replicas that the options give to an engine; 0: all of them. PopART sets all three options, or none.
 unsigned own_replicas(const Graph& graph, const OptionFlags& options) {
   if (options.values().empty()) return 0;
   const auto number = [&](const std::string& name) {
@@ -299,9 +299,9 @@ unsigned own_replicas(const Graph& graph, const OptionFlags& options) {
   };
   const std::size_t first = number("firstRuntimeReplica"), n = number("numberRuntimeReplica");
   if (options.values().size() != 3 || options.values().count("target.syncReplicasIndependently") == 0)
-    throw poplar_error("engine options: those of replicas alone are emulated");
+    throw poplar_error("engine options: only those of replicas are emulated");
   if (!n || first + n > graph.getReplicationFactor())
-    throw poplar_error("engine options: replicas " + std::to_string(first) + " and on, " + std::to_string(n) + " of " +
+    throw poplar_error("engine options: replicas " + std::to_string(first) + " on, " + std::to_string(n) + " of " +
                        std::to_string(graph.getReplicationFactor()));
   return static_cast<unsigned>(n);
 }

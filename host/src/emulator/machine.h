@@ -1,8 +1,8 @@
-// The emulated machine: what it assumes, what it checks, what it counts.
+// The emulated machine: its assumptions, checks and counts.
 //
 // Bulk-synchronous: a program step is a barrier, an exchange, then computing on all tiles. Six workers of a tile take
-// turns, so a tile's time is six times the bundles (issue slots) of its longest worker. Codelets say themselves how
-// many bundles they spend (SPARSESNN_WORK in codelets/ipu/vertex.h), so that cycles follow the spikes that happen.
+// turns, so a tile's time is six times the bundles (issue slots) of its longest worker. Codelets report the bundles
+// they spend (SPARSESNN_WORK in codelets/ipu/vertex.h), so that cycles follow the spikes that happen.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,7 @@ struct Parameters {
   std::size_t reserved_bytes = 16 * 1024;  // Poplar's own constants and counters; assumed
 };
 
-// When a compute set's vertices are run again and again to look for faults (see checks.h). Static rules are always
-// checked.
+// When a compute set's vertices are run repeatedly to find faults (see checks.h). Static rules are always checked.
 enum class Checks { never, first, always };
 
 struct Options {
@@ -40,7 +39,7 @@ struct Options {
   Checks checks = Checks::first;
 };
 
-// Of all executions of one compute set or copy.
+// The totals of all executions of one compute set or copy.
 struct StepCount {
   std::string name;
   std::uint64_t executions = 0;
@@ -60,7 +59,7 @@ struct PlacedVertex {
   unsigned tile;
 };
 
-// Bundles that the worker at hand has spent; codelets add to it.
+// The bundles that the current worker has spent; codelets add to it.
 std::uint64_t& worker_bundles();
 
 class Compiled;
@@ -74,7 +73,7 @@ class Machine {
   void connect_stream(const std::string& handle, void* begin, void* end);
   void connect_callback(const std::string& handle, unsigned replica, std::function<void(void*)> f);
   void run(unsigned program);
-  Report report() const;                       // of the first replica: all of them do the same
+  Report report() const;                       // of the first replica: all replicas do the same
   std::vector<PlacedVertex> vertices() const;  // likewise
   void reset_counts();
   unsigned own_replicas() const { return static_cast<unsigned>(replicas_.size()); }
@@ -85,7 +84,7 @@ class Machine {
   unsigned all_replicas_;
 };
 
-// Options of engines made from now on, on this thread: Poplar's interface has no place for them.
+// Options of engines made from now on by this thread: Poplar's interface has no place for them.
 Options& options_of_next_engine();
 
 }  // namespace sparsesnn::emulator

@@ -12,7 +12,7 @@ std::map<std::string, VertexClass>& classes() {
   return all;
 }
 
-// Fields in the order of their offsets must leave no room but padding: a field in a gap was not registered.
+// Between fields, ordered by offset, there must be only padding: a field in a gap was not registered.
 void check_filled(const VertexClass& c) {
   std::vector<Field> fields = c.fields;
   std::sort(fields.begin(), fields.end(), [](const Field& a, const Field& b) { return a.offset < b.offset; });

@@ -1,6 +1,6 @@
-// Vertex classes by name: what popc writes beside a codelet's code. On a host C++ cannot look fields up by name, so
-// each codelet names its fields once more in SPARSESNN_VERTEX (codelets/ipu/vertex.h); a field that was forgotten is
-// noticed, because fields must fill the object.
+// Vertex classes by name: the data that popc writes in addition to a codelet's code. On a host C++ cannot look up
+// fields by name, so each codelet lists its fields in SPARSESNN_VERTEX (codelets/ipu/vertex.h); a missing field is
+// noticed, because the listed fields must fill the object.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,7 @@ struct Field {
   int levels;  // 0 a number, 1 a vector, 2 a list of regions
   unsigned min_align;
   std::size_t offset, size;
-  std::size_t
-      device_bytes;  // in the vertex's state on the device: pointers of 4 bytes, counts where the layout has them
+  std::size_t device_bytes;  // in the vertex's state on the device: pointers of 4 bytes, counts if the layout has them
 };
 
 struct VertexClass {
@@ -49,10 +48,11 @@ struct VertexClass {
 
 const VertexClass* find_class(const std::string& name);
 std::vector<std::string> class_names();
-// Throws std::logic_error where fields do not fill the object, or the name is taken.
+// Throws std::logic_error if fields do not fill the object, or the name is taken.
 bool add_class(VertexClass vertex_class);
 
-// ---- what a field's type says --------------------------------------------------------------------------------------
+// ---- properties of a field's type
+// -------------------------------------------------------------------------------------
 
 template <class T>
 inline constexpr bool is_number = std::is_arithmetic_v<T> || std::is_same_v<T, half>;

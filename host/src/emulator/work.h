@@ -1,6 +1,6 @@
-// What codelets cost, in bundles: issue slots of one worker, in each of which it can load or store beside one float
+// Costs of the codelets' work, in bundles: issue slots of one worker, each for a load or store together with one float
 // operation. None is measured on an IPU. They are read off the inner loops and poplibs' published estimators, and each
-// is a name of its own, so that a measurement can replace it. The planner predicts with the same names and numbers
+// has its own name, so that a measurement can replace it. The planner predicts with the same names and numbers
 // (`CycleAssumptions` in sparsesnn/partition/ipu/work.py).
 #pragma once
 
@@ -15,13 +15,13 @@ struct Work {
   int step_sample = 10;   // pointers of one sample
   int step_pair = 20;     // decay, reset, two comparisons, masks: two neurons
   int step_state = 5;     // each further state
-  int operation = 1;      // of floats, one neuron, beyond a decay for each state
+  int operation = 1;      // on floats, one neuron, beyond a decay for each state
   int select_word = 4;    // store a mask word
   int compact_list = 90;  // counts, capacity, rotation of one list
   int compact_count = 3;  // load a mask word, count its bits, add
   int compact_word = 5;   // look for candidates in a mask word
   int compact_id = 10;    // find a bit, write an id
-  int fetch_list = 20;    // one list to be sent once more
+  int fetch_list = 20;    // one list that is sent again
   int fetch_id = 5;       // copy two ids, or put one into its bucket
   int state_sample = 15;  // pointers of one sample
   int state_pair = 8;     // decay of ∂L/∂v, gradient of the current: two neurons

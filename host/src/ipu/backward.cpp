@@ -25,11 +25,12 @@ void Builder::backward_steps(Sequence& pass) {
   add_again(again);
   segment.add(Repeat(spec_.keep_every, again));
   segment.add(Repeat(spec_.keep_every, step));
-  pass.add(Repeat(spec_.n_steps - n_ends() * spec_.keep_every, step));  // the last segment is still there
+  pass.add(
+      Repeat(spec_.n_steps - n_ends() * spec_.keep_every, step));  // the states of the last segment are still stored
   pass.add(Repeat(n_ends(), segment));
 }
 
-// List gradients of what the populations of a stage sent, their sums, and with them state gradients.
+// List gradients of the lists sent by the populations of a stage, their sums, and with them state gradients.
 void Builder::add_backward_stage(const Stage& stage, Sequence& step) {
   const std::string name = "backward/" + name_of(stage);
   const auto n_turns = static_cast<unsigned>(stage.size());
@@ -70,7 +71,7 @@ void Builder::add_stage_sums(const Stage& stage, Sequence& turn) {
   }
 }
 
-// At the end of a step: weight gradients of what the input sent, and if somebody wants it the gradient of its lists.
+// At the end of a step: weight gradients for the lists of the input, and, if requested, the gradient of these lists.
 void Builder::add_input_stage(Sequence& step) {
   const ComputeSet lists = graph_.addComputeSet("backward/input/list gradient");
   Vertices list_grads(graph_, lists, of_weights("ListGrad"));
@@ -106,7 +107,7 @@ void Builder::fetch_back(ComputeSet cs) {
   vertices.add_to_graph();
 }
 
-// On the shards of post, for all connections whose pre runs in `round`.
+// List gradients on the shards of post, for all connections whose pre runs in `round`.
 void Builder::add_list_grad(int round, unsigned turn, Vertices& vertices) {
   for (std::size_t index = 0; index < populations_.size(); ++index) {
     const Population& p = spec_.populations[index];

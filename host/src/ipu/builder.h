@@ -1,8 +1,8 @@
-// The graph builder: one class, a file a phase; `program.h` lists the files. Functions are explained where they are
-// defined.
+// The graph builder: one class, one file per phase; `program.h` lists the files. Functions are explained at their
+// definitions.
 //
-// It calls nothing of Poplar that the emulated machine does not have, and of PopLibs and GCL only what sums over
-// replicas.
+// It calls only those functions of Poplar that the emulated machine has, and of PopLibs and GCL only those that sum
+// over replicas.
 #pragma once
 
 #include <map>
@@ -35,10 +35,10 @@ using poplar::program::Execute;
 using poplar::program::Repeat;
 using poplar::program::Sequence;
 
-// What is built: whole training steps, or one pass as part of somebody else's graph (passes.h).
+// The graph to build: whole training steps, or one pass inside another program's graph (passes.h).
 enum class Part { whole, forward, backward };
 
-// `over_steps` in codelets/ipu/vertex.h: each step's potential has a gradient of its own.
+// `over_steps` in codelets/ipu/vertex.h: each step's potential has its own gradient.
 constexpr unsigned decodes_nothing = 4;
 
 class Builder {
@@ -64,19 +64,19 @@ class Builder {
   BackwardOutputs backward_pass(const BackwardInputs& in, bool input_gradient, Sequence& program);
 
  private:
-  // One value a neuron, or a population, that is trained: a bias, or a parameter of the model.
+  // One trained value a neuron, or a population: a bias, or a parameter of the model.
   struct Vector {
     const char* name;
     int parameter;      // its place among the model's; -1: the bias
     bool shared;        // by the population: every shard has a copy [2]
     unsigned of_shard;  // which vector of d_vectors
     Parted value, moment1, moment2;
-    Tensor total;  // where shared: the sum of its gradient [2]
+    Tensor total;  // if shared: the sum of its gradient [2]
   };
-  // Of a population: what its shards and collectors hold.
+  // The tensors of a population: those of its shards and collectors.
   struct Placed {
-    int round = -1;                  // of its step; an input's lists are there before all rounds
-    std::vector<unsigned> lags;      // steps since the lists that its collectors send were made
+    int round = -1;                  // of its step; an input's lists exist before all rounds
+    std::vector<unsigned> lags;      // age in steps of the lists that its collectors send
     std::vector<unsigned> incoming;  // connections, in the order of sums
     std::vector<unsigned> outgoing;
     std::size_t stride = 0, slots = 0, bucket_stride = 0, ring = 1;  // of lists; rows of d_current
@@ -84,7 +84,7 @@ class Builder {
     Parted kept, dropped, counts, e, buckets, d_value;
     std::map<unsigned, Tensor> sent;  // by lag: [B · stride]
     std::vector<Vector> vectors;
-    std::vector<Tensor> regularizer;  // of each shard, where activity is regularized
+    std::vector<Tensor> regularizer;  // of each shard, if activity is regularized
   };
   struct Joined {  // a connection: [M, w] a shard of post
     Parted weights, rounded, gradients, moments1, moments2, shares;
@@ -97,32 +97,33 @@ class Builder {
     unsigned tile;
   };
 
-  // ---- what is asked for
+  // ---- queries
 
   bool spikes_or_input(const Population& p) const { return !p.reads_out(); }
   // Whether gradients of its lists are wanted.
   bool hears_back(const Population& p) const { return !p.is_input() || input_gradient_; }
   std::size_t width(const Shard& s) const { return even(s.n); }
-  // Of both masks of a sample; see `Masks` in codelets/ipu/vertex.h.
+  // The words of both masks of a sample; see `Masks` in codelets/ipu/vertex.h.
   std::size_t words(const Shard& s) const { return s.n <= 16 ? 1 : 2 * ((s.n + 31) / 32); }
-  // States of which all steps are kept.
+  // The states of which all steps are kept.
   unsigned kept(const Population& p) const { return spec_.trains() ? p.kept : 0; }
   // Rows of `States` in codelets/ipu/vertex.h, of B·w floats each.
   std::size_t history_blocks(const Population& p) const;
   std::size_t memory_rows(const Population& p) const;
   bool loops() const { return spec_.loops_rounds && part_ == Part::whole && n_rounds_ > 1; }
-  // Of a population whose steps run again for the backward pass: steps of a segment; else 0. A readout keeps all steps.
+  // For a population whose steps run again for the backward pass: steps of a segment; else 0. A readout keeps all
+  // steps.
   unsigned every(const Population& p) const { return p.spikes() && part_ == Part::whole ? spec_.keep_every : 0; }
-  // Segments whose end is kept: all but the last.
+  // The number of segments whose end is kept: all but the last.
   unsigned n_ends() const { return (spec_.n_steps - 1) / spec_.keep_every; }
-  // Whether shards of a readout decode its potentials as they go; else all steps have a gradient of their own.
+  // Whether shards of a readout decode its potentials step by step; else all steps have their own gradient.
   bool decodes() const { return part_ == Part::whole && !spec_.maximum_of_means(); }
   std::size_t d_value_rows() const { return decodes() ? 1 : spec_.n_steps; }
   unsigned decoding() const { return decodes() ? spec_.decoding : decodes_nothing; }
   bool has_floats() const { return learns_ || !spec_.half_weights; }
   bool adam() const { return spec_.optimizer == Optimizer::adam || spec_.optimizer == Optimizer::adamw; }
 
-  // ---- rounds.cpp: what runs when
+  // ---- rounds.cpp: the order of execution
 
   void find_rounds();
   unsigned lag(const Connection& c) const;
@@ -146,7 +147,7 @@ class Builder {
   }
   Parted on_collectors(const Population& p, const poplar::Type& type, const std::string& name, std::size_t per_sample);
   Tensor alone(const poplar::Type& type, std::size_t n, unsigned tile, const std::string& name);
-  // What a vertex needs connected but never touches.
+  // A tensor for a field that a vertex must have connected but never reads or writes.
   Tensor pad(const poplar::Type& type, unsigned tile) { return alone(type, 2, tile, "pad"); }
   void make_variables();
   std::size_t history_rows(const Population& p) const;
@@ -192,7 +193,7 @@ class Builder {
   void add_backward_stage(const Stage& stage, Sequence& step);
   void add_stage_sums(const Stage& stage, Sequence& turn);
   void add_input_stage(Sequence& step);
-  // What the collectors of a population send in the backward pass.
+  // The lists that the collectors of a population send in the backward pass.
   const Tensor& sent_back(std::size_t index) const { return populations_[index].sent.begin()->second; }
   void fetch_back(ComputeSet cs);
   void add_list_grad(int round, unsigned turn, Vertices& vertices);
@@ -224,7 +225,7 @@ class Builder {
   void add_totals(Sequence& pass);
   void add_norm(const std::vector<std::vector<Tensor>>& sums, Sequence& pass);
 
-  // ---- vertices of their own, of which a tile may have several
+  // ---- single vertices, of which a tile may have several
 
   VertexRef add(ComputeSet cs, const std::string& name, unsigned tile) {
     const VertexRef v = graph_.addVertex(cs, "sparsesnn::ipu::" + name);
@@ -251,7 +252,7 @@ class Builder {
   int n_rounds_ = 0;
   Part part_ = Part::whole;
   bool keeps_history_, learns_, input_gradient_ = false;
-  std::map<std::string, Tensor> given_;  // variables that somebody else owns, by name
+  std::map<std::string, Tensor> given_;  // variables with another owner, by name
   Parted targets_, losses_, logits_, d_logits_, d_values_, over_time_, d_row_, d_input_;
   Tensor settings_, new_seeds_, norm_, first_sample_;
   std::map<unsigned, Tensor> no_samples_before_, seeds_;  // by tile

@@ -18,7 +18,7 @@ namespace sparsesnn::ipu {
 namespace {
 
 #ifdef SPARSESNN_POPLAR_SDK
-// Once in a process that is one of several: then engines run in step.
+// Called once in a process that is one of several: engines then run in step.
 void join_processes() {
   if (popdist::isBackendInitialized()) return;
   popdist::registerDefaultBackend();
@@ -81,7 +81,7 @@ poplar::OptionFlags engine_options(const ProgramSpec& spec) {
 
 void run_in_step(poplar::Engine& engine, unsigned program) {
 #ifdef SPARSESNN_POPLAR_SDK
-  popdist::run(engine, program);  // of one process the same as the engine's own run
+  popdist::run(engine, program);  // for one process the same as the engine's own run
 #else
   engine.run(program);
 #endif

@@ -19,10 +19,10 @@ poplar::Device make_device(DeviceKind kind, const ProgramSpec& spec);
 // The graph's target: the IPUs of all replicas, in whichever process.
 poplar::Target graph_target(const poplar::Device& device, const ProgramSpec& spec);
 
-// Which replicas an engine runs; nothing if it runs all of them.
+// The replicas that an engine runs; empty if it runs all of them.
 poplar::OptionFlags engine_options(const ProgramSpec& spec);
 
-// Runs a program, in step with the other processes if there are any: a host that comes late would let a sync time out.
+// Runs a program, in step with the other processes if there are any: a late host would let a sync time out.
 void run_in_step(poplar::Engine& engine, unsigned program);
 
 // Ends the communication of processes, if there was any.

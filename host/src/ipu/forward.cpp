@@ -1,5 +1,5 @@
 // Forward steps: fetch the lists of the input, then round by round deliver, step and select on shards, compact on
-// collectors; and the same steps again, where potentials are kept in part.
+// collectors; and the same steps again, if potentials are kept in part.
 #include <algorithm>
 
 #include "builder.h"
@@ -53,7 +53,7 @@ void Builder::fetch_input(ComputeSet cs) {
   vertices.add_to_graph();
 }
 
-// Collectors of a population send what they kept of the step `shift` before the one at hand.
+// Collectors of a population send the lists that they kept of the step `shift` before the current one.
 void Builder::add_fetch(std::size_t index, unsigned shift, Vertices& vertices) {
   const Population& p = spec_.populations[index];
   const Placed& v = populations_[index];
@@ -69,8 +69,8 @@ void Builder::add_fetch(std::size_t index, unsigned shift, Vertices& vertices) {
   }
 }
 
-// A step once more, from lists that are kept: who reads within the step what others sent in it waits for the round of
-// these, as in the first run.
+// A step run again, from lists that are kept: a population that reads lists of the same step waits for the round of
+// their senders, as in the first run.
 void Builder::add_again(Sequence& step) {
   const ComputeSet before = graph_.addComputeSet("again/fetch");
   Vertices fetches(graph_, before, "FetchForward");
@@ -92,7 +92,7 @@ void Builder::add_again(Sequence& step) {
   }
 }
 
-// Of this replica's samples, the first one's number among those of all replicas.
+// The index of this replica's first sample among those of all replicas.
 Tensor Builder::first_sample(unsigned tile) {
   if (spec_.replicas > 1) return first_sample_;
   if (!no_samples_before_.count(tile)) {
@@ -104,8 +104,8 @@ Tensor Builder::first_sample(unsigned tile) {
   return no_samples_before_[tile];
 }
 
-// The seeds of all populations' lists [populations, 2], as a collector's tile reads them: sent with every batch, or, as
-// a part of a graph of somebody else's, always the same.
+// The seeds of all populations' lists [populations, 2], for a collector's tile: sent with every batch, or, inside
+// another program's graph, always the same.
 Tensor Builder::seeds(unsigned tile) {
   if (seeds_.count(tile)) return seeds_[tile];
   std::vector<unsigned> values;
@@ -132,7 +132,7 @@ void Builder::send_seeds(Sequence& program) {
   if (!to.empty()) program.add(Copy(concat(from), concat(to), false, "seeds"));
 }
 
-// What a collector sends, by lag.
+// The lists that a collector sends, by lag.
 void Builder::add_outs(Vertices::OfTile& x, const Placed& v, const Collector& c) const {
   for (const unsigned l : v.lags) {
     x.lists["outs"].push_back(of_samples(v.sent.at(l), c.first, c.n));

@@ -1,4 +1,4 @@
-// sparsesnn._ipu: the IPU program as Python sees it, on the emulated machine or, built against the SDK, on IPUs.
+// sparsesnn._ipu: the Python bindings of the IPU program, on the emulated machine or, built against the SDK, on IPUs.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -145,7 +145,7 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
           },
           nb::kw_only(), "pre"_a, "post"_a, "delay"_a, "reducers"_a);
 
-  nb::class_<ProgramSpec>(m, "Spec", "All that the graph builder is told.")
+  nb::class_<ProgramSpec>(m, "Spec", "The complete description of a program for the graph builder.")
       .def(
           "__init__",
           [](ProgramSpec* self, unsigned devices, unsigned tiles, unsigned n_samples, unsigned n_steps, int optimizer,
@@ -179,7 +179,7 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
           "keep_every"_a, "populations"_a, "connections"_a, "regularizer"_a);
 
 #ifndef SPARSESNN_POPLAR_SDK
-  nb::class_<sparsesnn::emulator::Options>(m, "MachineOptions", "Numbers of the emulated machine, and what it checks.")
+  nb::class_<sparsesnn::emulator::Options>(m, "MachineOptions", "Numbers of the emulated machine, and its checks.")
       .def(
           "__init__",
           [](sparsesnn::emulator::Options* self, const std::string& checks, std::size_t bytes_per_tile,
@@ -236,10 +236,10 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
 
 #ifdef SPARSESNN_POPLAR_SDK
   m.attr("has_sdk") = true;
-  // Before mpi4py ends MPI, which processes of PopRun communicate by.
+  // Before mpi4py ends MPI, through which processes of PopRun communicate.
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(&sparsesnn::ipu::end_processes));
 #else
   m.attr("has_sdk") = false;
-  m.def("set_num_threads", &sparsesnn::set_num_threads, "n"_a, "Threads that share the emulation.");
+  m.def("set_num_threads", &sparsesnn::set_num_threads, "n"_a, "Number of threads that share the emulation.");
 #endif
 }

@@ -1,4 +1,4 @@
-// Once a batch, between forward and backward steps: loss and its gradient, and what regularizes activity.
+// Once a batch, between forward and backward steps: loss and its gradient, and the activity regularizer.
 #include "builder.h"
 #include "codelets/ipu/records.h"
 
@@ -42,7 +42,7 @@ void Builder::add_loss(Sequence& pass) {
   pass.add(Execute(loss));
 }
 
-// Once a batch: spikes of every neuron, and from them what the regularizer adds to the gradient of each spike.
+// Once a batch: spikes of every neuron, and from them the regularizer's part of the gradient of each spike.
 void Builder::add_regularizer(Sequence& pass) {
   const ComputeSet count = graph_.addComputeSet("activity"), regularize = graph_.addComputeSet("regularizer");
   Vertices counts(graph_, count, "CountSpikes"), regularizers(graph_, regularize, "Regularize");
@@ -104,7 +104,7 @@ Tensor Builder::potentials_of(const Population& p, const Placed& v) {
   return concat(parts);
 }
 
-// What a shard of a readout decoded: the first half of its memory.
+// The decoded values of a shard of a readout: the first half of its memory.
 Tensor Builder::values_of(const Placed& v, const Population& p, std::size_t shard) const {
   return v.memory.part(shard).slice(0, spec_.n_samples * width(p.shards[shard]));
 }
@@ -121,7 +121,7 @@ void Builder::add_readout_gradient(Sequence& pass) {
     take_columns(d_values_.all().reshape({spec_.n_samples, output.n}), output, populations_.back().d_value, pass);
 }
 
-// A tensor [rows, N] into shards' parts [rows, w]; what pads a part is left alone.
+// A tensor [rows, N] into shards' parts [rows, w]; the padding of a part is not written.
 void Builder::take_columns(const Tensor& rows, const Population& p, const Parted& parts, Sequence& program) {
   std::vector<Tensor> from, to;
   for (std::size_t k = 0; k < p.shards.size(); ++k) {

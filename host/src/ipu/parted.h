@@ -1,4 +1,4 @@
-// A variable that lies in parts on many tiles.
+// A variable cut into parts on many tiles.
 #pragma once
 
 #include <poplar/Graph.hpp>
@@ -20,11 +20,11 @@ class Parted {
     all_ = graph.addVariable(type, {bounds_.back()}, name);
     for (std::size_t k = 0; k < tiles.size(); ++k) graph.setTileMapping(part(k), tiles[k]);
   }
-  // Somebody else's tensor, which lies where they put it.
+  // A tensor with another owner, at the tiles where the owner put it.
   Parted(const poplar::Tensor& given, const std::vector<std::size_t>& sizes) : Parted(sizes) {
     if (given.numElements() != bounds_.back())
       throw std::invalid_argument("IPU program: a tensor of " + std::to_string(given.numElements()) +
-                                  " elements was given where " + std::to_string(bounds_.back()) + " are needed");
+                                  " elements was given; needed: " + std::to_string(bounds_.back()));
     all_ = given;
   }
   const poplar::Tensor& all() const { return all_; }

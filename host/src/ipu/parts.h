@@ -1,4 +1,4 @@
-// What a program owns: needed by the bindings that report on the emulated machine, and by nobody else.
+// The parts of a program: used only by the bindings that report on the emulated machine.
 #pragma once
 
 #include <poplar/Engine.hpp>

@@ -1,4 +1,4 @@
-// One pass as a part of somebody else's graph (passes.h): from its owner's tensors to ours, the steps, and back.
+// One pass inside another program's graph (passes.h): from its owner's tensors to ours, the steps, and back.
 #include "builder.h"
 
 namespace sparsesnn::ipu {
@@ -56,7 +56,7 @@ void Builder::narrow_lists(std::size_t index, const Tensor& lists, Sequence& pro
   program.add(Execute(cs));
 }
 
-// Parameters, bias, and zeros where weights are padded.
+// Parameters, bias, and zeros for padded weights.
 void Builder::take_neurons(std::size_t index, const std::vector<Tensor>& biases, Sequence& program) {
   const Population& p = spec_.populations[index];
   Placed& v = populations_[index];
@@ -158,7 +158,7 @@ void Builder::clear_gradients(Sequence& program) {
   program.add(Execute(cs));
 }
 
-// The gradient of the output: of potentials [T, B, N], or of values [T, B, K], to where it is read step by step.
+// The gradient of the output: of potentials [T, B, N], or of values [T, B, K], to the tiles that read it step by step.
 void Builder::take_gradient(const Tensor& d_out, Sequence& program) {
   const Population& p = spec_.populations.back();
   const std::size_t t = spec_.n_steps;
@@ -176,7 +176,7 @@ void Builder::take_gradient(const Tensor& d_out, Sequence& program) {
   program.add(Copy(concat(from), concat(to), false, "gradient of the output"));
 }
 
-// This step's row of the gradient that take_gradient brought.
+// This step's row of the gradient copied by take_gradient.
 void Builder::add_take_row(ComputeSet cs) {
   const Population& p = spec_.populations.back();
   for (std::size_t k = 0; k < p.collectors.size(); ++k) {

@@ -1,7 +1,7 @@
-// One pass of a plan as a part of a graph that somebody else owns: what an op of PopART grows (host/src/popart).
+// One pass of a plan inside a graph with another owner: the part that an op of PopART adds (host/src/popart).
 //
-// The time loop is inside. Loss and optimizer are not: the gradient of the output comes in, gradients of weights go
-// out. Tensors that a pass is given may lie on any tile; it copies what it reads in every step to where that is read.
+// The time loop is inside. Loss and optimizer are not: the gradient of the output is an input, gradients of weights are
+// outputs. A pass's input tensors may lie on any tile; it copies the data read in every step to the tiles that read it.
 // T steps, B samples, K capacity, M senders, N neurons. Vectors have one entry a population, or a connection.
 #pragma once
 
@@ -16,31 +16,31 @@ namespace sparsesnn::ipu {
 struct ForwardInputs {
   poplar::Tensor lists;                 // of the input: INT [T, B, 2 + K]: n_spikes, n_listed, ids
   std::vector<poplar::Tensor> weights;  // of each connection: FLOAT [M, N]
-  std::vector<poplar::Tensor> biases;   // FLOAT [N] of populations that have one
+  std::vector<poplar::Tensor> biases;   // FLOAT [N] of populations with a bias
 };
 
 struct ForwardOutputs {
   poplar::Tensor out;  // of the last population: FLOAT [T, B, K], 1 for spikes and 0 elsewhere; or potentials [T, B, N]
-  std::vector<poplar::Tensor> lists;      // of spiking populations: INT [T, B, 2 + K], 0 behind the last id
+  std::vector<poplar::Tensor> lists;      // of spiking populations: INT [T, B, 2 + K], 0 after the last id
   std::vector<poplar::Tensor> dropped;    // of spiking populations: INT [T, B]
   std::vector<poplar::Tensor> histories;  // of spiking populations, if saved: FLOAT [n_history], by shard [T, B, w]
 };
 
 struct BackwardInputs {
   poplar::Tensor d_out;                   // like `out`
-  std::vector<poplar::Tensor> lists;      // of the input, and those that the forward pass put out
-  std::vector<poplar::Tensor> histories;  // that the forward pass put out
+  std::vector<poplar::Tensor> lists;      // of the input, and those output by the forward pass
+  std::vector<poplar::Tensor> histories;  // output by the forward pass
   std::vector<poplar::Tensor> weights;
 };
 
 struct BackwardOutputs {
-  poplar::Tensor d_values;                // of the input: FLOAT [T, B, K], 0 where nothing is listed; if asked for
+  poplar::Tensor d_values;                // of the input: FLOAT [T, B, K], 0 in empty slots; if requested
   std::vector<poplar::Tensor> d_weights;  // of each connection: FLOAT [M, N]
-  std::vector<poplar::Tensor> d_biases;   // FLOAT [N] of populations that have one
+  std::vector<poplar::Tensor> d_biases;   // FLOAT [N] of populations with a bias
 };
 
-// `saves`: keep the potentials of all steps, which the backward pass needs. `spec.optimizer` is `none`. Both throw
-// std::invalid_argument for a spec of no meaning.
+// `saves`: keep the potentials of all steps for the backward pass. `spec.optimizer` is `none`. Both throw
+// std::invalid_argument for a meaningless spec.
 ForwardOutputs add_forward_pass(poplar::Graph& graph, const ProgramSpec& spec, const ForwardInputs& in, bool saves,
                                 poplar::program::Sequence& program);
 BackwardOutputs add_backward_pass(poplar::Graph& graph, const ProgramSpec& spec, const BackwardInputs& in,

@@ -17,7 +17,7 @@ namespace {
 // As in codelets/ipu/vertex.h: marks the clock of a step that runs again.
 constexpr unsigned clock_again = 1u << 31;
 
-// A device numbers all its tiles, so a plan that counts fewer puts neurons on the wrong IPU.
+// A device numbers all its tiles, so a plan with fewer tiles per IPU would put neurons on the wrong IPU.
 void check_device(const poplar::Target& target, const ProgramSpec& spec) {
   if (target.getTilesPerIPU() != spec.tiles)
     throw std::invalid_argument("IPU program: the plan numbers the tiles of IPUs that have " +
@@ -75,7 +75,7 @@ Program::Program(const ProgramSpec& spec, DeviceKind kind, const std::string& co
   check_device(device.getTarget(), spec);
   Graph graph(graph_target(device, spec), poplar::replication_factor(spec.replicas));
   if (!codelets.empty()) graph.addCodelets(codelets);
-  if (spec.replicas > 1) popops::addCodelets(graph);  // which all-reduces are made of
+  if (spec.replicas > 1) popops::addCodelets(graph);  // used by all-reduces
   std::map<std::string, Buffer> buffers;
   const std::vector<poplar::program::Program> programs = Builder(spec, graph, buffers).build();
   parts_ = std::make_unique<Parts>(Parts{std::move(device), poplar::Engine(graph, programs, engine_options(spec)),
@@ -90,7 +90,7 @@ Program::Program(const ProgramSpec& spec, DeviceKind kind, const std::string& co
     // An engine counts its own replicas from 0, whatever their numbers among all.
     for (unsigned r = 0; r < spec.own_replicas && spec.replicas > 1; ++r) {
       unsigned char* mine = buffer.n_copies > 1 ? begin + r * bytes : begin;
-      const bool wanted = buffer.n_copies > 1 || r == 0;  // what is equal everywhere is read back from one
+      const bool wanted = buffer.n_copies > 1 || r == 0;  // values equal everywhere are read back from one replica
       if (buffer.to_device)
         parts_->engine.connectStreamToCallback(name, r, [=](void* to) { std::memcpy(to, mine, bytes); });
       if (buffer.to_host)

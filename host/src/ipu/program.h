@@ -12,16 +12,16 @@
 //
 //   program.cpp     the five programs, the host's end of the streams
 //   device.cpp      the device; which replicas of several processes are this one's
-//   rounds.cpp      what runs when; clocks
-//   variables.cpp   what lies on which tile
+//   rounds.cpp      order of execution; clocks
+//   variables.cpp   variables and their tiles
 //   streams.cpp     streams between host and device
 //   forward.cpp     forward steps: fetch, step, compact
 //   loss.cpp        loss, activity regularizer
 //   backward.cpp    backward steps: list gradients, sums, state gradients
 //   update.cpp      replicas, norm, optimizer
-//   passes.cpp      one pass as a part of somebody else's graph (passes.h)
+//   passes.cpp      one pass inside another program's graph (passes.h)
 //
-// vertices.h and parted.h hold what all phases use; spec.h is the description that they read.
+// vertices.h and parted.h hold helpers of all phases; spec.h is the description that they read.
 #pragma once
 
 #include <map>
@@ -51,8 +51,8 @@ struct Buffer {
 
 class Program {
  public:
-  // `codelets`: path of the compiled codelets, for the SDK alone. Throws std::invalid_argument for a spec of no meaning
-  // and poplar_error where the machine cannot hold it.
+  // `codelets`: path of the compiled codelets, only for the SDK. Throws std::invalid_argument for a meaningless spec,
+  // and poplar_error if it does not fit on the machine.
   Program(const ProgramSpec& spec, DeviceKind device, const std::string& codelets);
   ~Program();
 

@@ -1,5 +1,5 @@
-// What runs when: populations joined by delay 0 take rounds, rounds may share vertices, and every vertex keeps its own
-// clock.
+// The order of execution: populations joined by delay 0 take rounds, rounds may share vertices, and every vertex keeps
+// its own clock.
 #include <algorithm>
 #include <set>
 
@@ -31,7 +31,7 @@ void Builder::find_rounds() {
   }
 }
 
-// A reader of an earlier or the same round reads before the sender's collectors write anew: one step has passed.
+// A reader of an earlier or the same round reads before the sender's collectors write again: one step has passed.
 unsigned Builder::lag(const Connection& c) const {
   return populations_[c.post].round > populations_[c.pre].round ? c.delay : c.delay - 1;
 }
@@ -48,7 +48,7 @@ std::vector<Builder::Stage> Builder::stages(bool backwards) const {
   return found;
 }
 
-// In which turn of the stage a population runs; -1: in none.
+// The turn of the stage in which a population runs; -1: none.
 int Builder::turn_of(std::size_t population, const Stage& stage) const {
   const auto found = std::find(stage.begin(), stage.end(), populations_[population].round);
   return found == stage.end() ? -1 : static_cast<int>(found - stage.begin());

@@ -47,8 +47,8 @@ void ProgramSpec::check() const {
   if (!n_tiles || !n_samples || !n_steps || !n_classes || !replicas)
     refuse("tiles, samples, steps, classes and replicas are at least 1");
   if (!own_replicas || replicas % own_replicas || first_replica % own_replicas || first_replica >= replicas)
-    refuse("replicas " + std::to_string(first_replica) + " and on, " + std::to_string(own_replicas) + " of " +
-           std::to_string(replicas) + ": every process has as many, in order");
+    refuse("replicas " + std::to_string(first_replica) + " on, " + std::to_string(own_replicas) + " of " +
+           std::to_string(replicas) + ": every process must have the same number, in order");
   if (populations.empty() || !populations[0].is_input()) refuse("the first population must be the input");
   for (const Population& p : populations) {
     if (!p.is_input()) {
@@ -64,13 +64,13 @@ void ProgramSpec::check() const {
     check_covers(p.collectors, n_samples, n_tiles, p.name + ": collectors");
     if (p.reads_out()) continue;
     if (p.n > 65536) refuse(p.name + " has " + std::to_string(p.n) + " neurons; ids are 16 bits: at most 65536");
-    const unsigned most = std::min(p.n, 65522u);  // buckets of a list count in 16 bits where each begins
+    const unsigned most = std::min(p.n, 65522u);  // the buckets of a list store their starts in 16 bits
     if (!p.capacity || p.capacity > most)
       refuse(p.name + ": capacity is " + std::to_string(p.capacity) + "; allowed: 1 to " + std::to_string(most));
   }
   for (const Connection& c : connections) {
     if (c.pre >= populations.size() || c.post >= populations.size() || c.pre > c.post)
-      refuse("a connection joins populations that do not exist, or points backwards");
+      refuse("a connection joins populations that do not exist, or points backward");
     if (populations[c.pre].reads_out() || populations[c.post].is_input())
       refuse("a connection leaves a readout or enters an input");
     if (c.pre == c.post && c.delay != 1) refuse("a recurrent connection has delay 1");
@@ -81,9 +81,9 @@ void ProgramSpec::check() const {
   }
   if (keep_every && (keep_every < 2 || keep_every >= n_steps || loops_rounds || !trains()))
     refuse("potentials are kept of every " + std::to_string(keep_every) + " steps; allowed: 2 to " +
-           std::to_string(n_steps - 1) + ", where something trains and rounds have vertices of their own");
+           std::to_string(n_steps - 1) + ", if parameters are trained and rounds have their own vertices");
   const Population& output = populations.back();
-  if (output.n % n_classes) refuse(output.name + " has no whole number of neurons a class");
+  if (output.n % n_classes) refuse(output.name + " does not have a whole number of neurons per class");
   if ((decoding == 4) != output.spikes()) refuse("'count' decodes spikes, the others a readout");
 }
 

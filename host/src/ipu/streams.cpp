@@ -72,7 +72,7 @@ void Builder::make_streams(Sequence& load, Sequence& save, Sequence& lists) {
   }
 }
 
-// Spikes and dropped candidates of each sample, of all spiking populations in one stream. Every batch reports these
+// Spikes and dropped candidates of each sample, of all spiking populations, in one stream. Every batch reports these
 // counts; the lists themselves stay on the device until the host reads them.
 void Builder::stream_counts(Sequence& batch) {
   std::vector<Tensor> counts;

@@ -96,7 +96,7 @@ void Builder::add_vector(const Population& p, std::size_t index, std::size_t k, 
                                     : v.parameters.part(k).slice(row * width(s), row * width(s) + s.n));
 }
 
-// Gradients of all replicas: each then updates its weights alike.
+// Adds the gradients of all replicas; each replica then makes the same update.
 void Builder::add_up_replicas(Sequence& pass) {
   std::vector<Tensor> gradients;
   for (const Joined& j : joined_) gradients.push_back(j.gradients.all());
@@ -105,7 +105,7 @@ void Builder::add_up_replicas(Sequence& pass) {
   add_up(gradients, "gradients of replicas", pass);
 }
 
-// Sums over replicas take the place of what each of them has.
+// Replaces each replica's tensors by their sums over replicas.
 void Builder::add_up(const std::vector<Tensor>& tensors, const char* name, Sequence& pass) {
   if (spec_.replicas == 1) return;
   Tensor all = concat(tensors);
@@ -138,7 +138,7 @@ void Builder::add_totals(Sequence& pass) {
   if (any) pass.add(Execute(totals));
 }
 
-// Sums of squares: of the tiles of each IPU, where they are many; then of all.
+// Sums of squares: of the tiles of each IPU, if there are many; then of all.
 void Builder::add_norm(const std::vector<std::vector<Tensor>>& sums, Sequence& pass) {
   const ComputeSet devices = graph_.addComputeSet("device norms"), norm = graph_.addComputeSet("norm");
   Vertices device_norms(graph_, devices, "DeviceNorm"), norms(graph_, norm, "Norm");

@@ -1,4 +1,4 @@
-// What lies on the tiles: variables of shards, collectors and connections, and how many steps of them are kept.
+// The variables on the tiles: those of shards, collectors and connections, and the number of steps kept.
 #include <algorithm>
 
 #include "builder.h"
@@ -89,7 +89,7 @@ void Builder::make_variables() {
   norm_ = alone(FLOAT, 2, 0, "norm");
 }
 
-// Potentials that are kept: of all steps, or of two.
+// The number of steps whose potentials are kept: all, or two.
 std::size_t Builder::history_rows(const Population& p) const {
   const bool read_later = keeps_history_ || part_ == Part::backward || (p.reads_out() && !decodes());
   return !read_later ? 2 : every(p) ? every(p) + n_ends() : spec_.n_steps;
@@ -106,7 +106,7 @@ std::size_t Builder::memory_rows(const Population& p) const {
   return others * (every(p) ? 1 + n_ends() : 1);
 }
 
-// Bias, and parameters that train; rows of their gradients stand in this order, those of the bias always.
+// Bias and trained parameters; rows of their gradients are in this order, always including those of the bias.
 void Builder::make_vectors(const Population& p, Placed& v) {
   unsigned n = 0;
   for (int k = -1; k < static_cast<int>(p.model->n_parameters); ++k) {
@@ -117,7 +117,7 @@ void Builder::make_vectors(const Population& p, Placed& v) {
     const auto size = [&](const Shard& s) { return shared ? std::size_t{2} : width(s); };
     const char* const named = is_bias ? "bias" : p.model->parameter_names[k];
     const std::string name = named;
-    if (part_ != Part::whole) continue;  // whoever owns the weights updates them
+    if (part_ != Part::whole) continue;  // the owner of the weights updates them
     Vector x{named, k, shared, of_shard, is_bias ? v.bias : on_shards(p, FLOAT, name, size), {}, {}, {}};
     if (spec_.momentum) x.moment1 = on_shards(p, FLOAT, name + "_moment1", size);
     if (adam()) x.moment2 = on_shards(p, FLOAT, name + "_moment2", size);
@@ -127,7 +127,7 @@ void Builder::make_vectors(const Population& p, Placed& v) {
   v.d_vectors = on_shards(p, FLOAT, "d_vectors", [&](const Shard& s) { return n * n_workers * width(s); });
 }
 
-// Weights as spikes and gradients read them.
+// Weights in the form that spikes and gradients read.
 Tensor Builder::read_weights(unsigned connection, std::size_t shard) const {
   const Joined& j = joined_[connection];
   return (spec_.half_weights ? j.rounded : j.weights).part(shard);

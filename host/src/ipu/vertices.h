@@ -1,4 +1,4 @@
-// The vertices of one phase: one a tile, whatever the tile has to do there.
+// The vertices of one phase: one per tile, for all of the tile's work in it.
 #pragma once
 
 #include <cstring>
@@ -11,10 +11,10 @@
 
 namespace sparsesnn::ipu {
 
-// Vertices of one class in one compute set: one a tile, whatever the tile has to do there.
+// Vertices of one class in one compute set: one per tile, for all of the tile's work in it.
 class Vertices {
  public:
-  // What the vertex of one tile is given: regions and numbers by field.
+  // The inputs of one tile's vertex: regions and numbers by field.
   struct OfTile {
     std::map<std::string, std::vector<poplar::Tensor>> lists;
     std::map<std::string, poplar::Tensor> tensors;

@@ -1,4 +1,4 @@
-// Limits from which on the engine takes another path to the same bits. No user sets them: tests do, so that small
+// Thresholds at which the engine takes another path to the same bits. Users do not set them; tests do, so that small
 // networks take every path (tests/engine/test_choices.py).
 #pragma once
 
@@ -17,10 +17,10 @@ struct Choices {
   int dense_share = 45;
 };
 
-// Those in use. Written only between passes.
+// The limits in use. Written only between passes.
 extern Choices choices;
 
-// Sets one, and returns what it was. Throws std::invalid_argument for an unknown name or a value out of range.
+// Sets a limit and returns its old value. Throws std::invalid_argument for an unknown name or a value out of range.
 int set_choice(std::string_view name, int value);
 
 }  // namespace sparsesnn

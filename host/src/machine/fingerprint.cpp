@@ -10,13 +10,13 @@
 namespace sparsesnn {
 namespace {
 
-// A bijection of `hash` for every word and of the word for every hash, so no change of one word is lost on the way.
+// A bijection of `hash` for every word and of the word for every hash, so a change of one word always changes it.
 inline std::uint64_t fold(std::uint64_t hash, std::uint64_t word) {
   const std::uint64_t product = (hash ^ word) * 0xD6E8FEB86659FD93u;
   return product ^ product >> 32;
 }
 
-// Eight lanes: one multiplication waits for the one before, lanes do not wait for one another.
+// Eight lanes: a multiplication waits for the one before it, but lanes do not wait for one another.
 std::uint64_t fingerprint_of_piece(const unsigned char* data, std::size_t n_bytes) {
   constexpr std::size_t n_lanes = 8, word = sizeof(std::uint64_t);
   std::uint64_t lane[n_lanes];
@@ -40,7 +40,8 @@ std::uint64_t fingerprint_of_piece(const unsigned char* data, std::size_t n_byte
 }  // namespace
 
 std::uint64_t fingerprint(const void* data, std::size_t n_bytes) {
-  constexpr std::size_t piece = std::size_t{1} << 18;  // worth a thread, and a fixed size: threads decide nothing
+  constexpr std::size_t piece = std::size_t{1}
+                                << 18;  // worth a thread; a fixed size, so that the result does not depend on threads
   const unsigned char* bytes = static_cast<const unsigned char*>(data);
   if (n_bytes <= piece) return fingerprint_of_piece(bytes, n_bytes);
   std::vector<std::uint64_t> of((n_bytes + piece - 1) / piece);

@@ -1,4 +1,4 @@
-// A 64-bit number that tells whether memory still holds what it held.
+// A 64-bit number that shows whether memory has changed.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,9 @@
 
 namespace sparsesnn {
 
-// The fingerprint of n bytes. A change of one 8-byte word always changes it, another change misses by a chance of about
-// 2^-64; it is no defense against somebody who looks for bytes of equal fingerprint. It does not depend on threads.
+// The fingerprint of n bytes. A change of one 8-byte word always changes it; another change goes unnoticed with a
+// chance of about 2^-64. It is no defense against an attacker who searches for bytes of equal fingerprint. It does not
+// depend on threads.
 std::uint64_t fingerprint(const void* data, std::size_t n_bytes);
 
 }  // namespace sparsesnn

@@ -1,4 +1,4 @@
-// Instruction sets: which are built, which this machine runs, which one is in use.
+// Instruction sets: which are built, which this machine runs, and which is in use.
 //
 // *kernels.cpp are compiled once per instruction set into its own namespace (cmake/isa.cmake); one table of passes is
 // chosen when the module is imported. All of them give the same bits, so the choice is about speed only.
@@ -10,17 +10,17 @@
 
 namespace sparsesnn {
 
-// Names of the instruction sets in this build, plainest first: "base", then "avx2" and "avx512" where compiled.
+// Names of the instruction sets in this build, plainest first: "base", then "avx2" and "avx512" if compiled.
 std::vector<std::string> isas_built();
 
-// Those of them that this machine can run; never empty.
+// Those that this machine can run; never empty.
 std::vector<std::string> isas_supported();
 
-// The one in use: the best supported one until set_isa chooses another.
+// The instruction set in use: the best supported one until set_isa chooses another.
 std::string isa_name();
 
-// Chooses by name; throws std::invalid_argument where it is not built or the machine cannot run it. Not while a pass
-// runs in another thread.
+// Chooses by name; throws std::invalid_argument if it is not built or the machine cannot run it. Not while a pass runs
+// in another thread.
 void set_isa(std::string_view name);
 
 // Applies the environment variable SPARSESNN_ISA, if it is set and not empty.

@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t line = 64;  // room for the header before each block, and its alignment
 
 struct Header {
-  std::size_t size;  // of the block
+  std::size_t size;  // the size of the block
   bool shared;
 };
 
@@ -35,7 +35,7 @@ std::size_t physical_memory() {
   return 0;
 }
 
-// Bytes kept while nobody uses them: what a step of a large network needs, and no more than an eighth of the machine's.
+// Limit of the bytes kept unused: enough for a step of a large network, and at most an eighth of the machine's memory.
 std::size_t most_kept() {
   static const std::size_t bytes = std::max(std::size_t{256} << 20, physical_memory() / 8);
   return bytes;
@@ -47,7 +47,7 @@ std::size_t rounded(std::size_t n_bytes) {
   return (n_bytes + step - 1) / step * step;
 }
 
-// Which of these sizes is the next below.
+// The class of the largest of these sizes that is not above n_bytes.
 std::size_t size_class(std::size_t n_bytes) {
   const int power = std::bit_width(n_bytes) - 1;
   return 4 * static_cast<std::size_t>(power) + (power < 2 ? 0 : n_bytes >> (power - 2) & 3);
@@ -76,7 +76,7 @@ void* begin_block(void* block, Header header) {
   return static_cast<char*>(block) + line;
 }
 
-// Of a kept block that is large enough and not far too large, one of the smallest. The caller holds the lock.
+// Takes one of the smallest kept blocks that is large enough and not far too large. The caller holds the lock.
 void* take(Kept& k, std::size_t size, bool is_shared) {
   for (std::size_t c = size_class(size); c <= size_class(2 * size); ++c) {
     std::vector<Block>& blocks = k.blocks[c];
@@ -91,7 +91,7 @@ void* take(Kept& k, std::size_t size, bool is_shared) {
   return nullptr;
 }
 
-// Shared memory is cut into blocks from its beginning on; what is released is kept.
+// Shared memory is cut into blocks from its beginning on; released blocks are kept.
 struct Shared : SharedMemory {
   Kept kept;
   std::size_t n_used = 0;
@@ -112,11 +112,11 @@ Shared& shared_store() {
   return *one;
 }
 
-// Twice as many addresses as there is memory, as sizes that change leave gaps, but few enough that a process can map
-// the memory of a hundred others.
+// Address space of twice the memory, because sizes that change leave gaps, but little enough that a process can map the
+// memory of a hundred others.
 void Shared::make() {
 #if defined(__linux__) && defined(MFD_CLOEXEC)
-  std::random_device random;  // the name says to other processes that this is the file they look for
+  std::random_device random;  // by the name other processes recognize the file
   std::string name = "sparsesnn";
   for (int k = 0; k < 4; ++k) (name += '-') += std::to_string(random());
   const std::size_t wanted = std::min(2 * physical_memory(), std::size_t{1} << 38);
@@ -173,7 +173,7 @@ void release(void* memory) noexcept {
       k.n_bytes += size;
       return;
     }
-  } catch (...) {  // no memory to note it down: give it back
+  } catch (...) {  // no memory to record the block: free it
   }
   if (!is_shared) std::free(block);
 }
@@ -205,7 +205,7 @@ void release_kept() noexcept {
   const std::lock_guard also(s.kept.mutex);
   if (!s.mine()) return;
   for (const std::vector<Block>& blocks : s.kept.blocks)
-    for (const Block& one : blocks) madvise(one.memory, one.size, MADV_REMOVE);  // its addresses stay with us
+    for (const Block& one : blocks) madvise(one.memory, one.size, MADV_REMOVE);  // its addresses stay reserved
 #endif
 }
 

@@ -15,13 +15,13 @@
 namespace sparsesnn {
 namespace {
 
-// omp_pause_resource_all of OpenMP 5.0, section 3.2.44, and the kind that keeps what a program has stored.
+// omp_pause_resource_all of OpenMP 5.0, section 3.2.44, and the kind that keeps a program's data.
 using Pause = int (*)(int kind);
 constexpr int pause_soft = 1;
 
 std::atomic<bool> forked{false};
 
-// Whether this process has run no exec since its fork.
+// Whether this process has not called exec since its fork.
 bool came_from_fork() {
   constexpr unsigned forked_no_exec = 0x40;  // PF_FORKNOEXEC, include/linux/sched.h
   std::FILE* file = std::fopen("/proc/self/stat", "r");
@@ -30,7 +30,7 @@ bool came_from_fork() {
   const std::size_t n = std::fread(line, 1, sizeof(line) - 1, file);
   std::fclose(file);
   line[n] = '\0';
-  const char* name_end = std::strrchr(line, ')');  // the name may hold anything
+  const char* name_end = std::strrchr(line, ')');  // the name may contain any character
   unsigned flags = 0;
   return !name_end || std::sscanf(name_end + 1, " %*c %*d %*d %*d %*d %*d %u", &flags) != 1 || (flags & forked_no_exec);
 }
@@ -49,7 +49,7 @@ std::vector<Pause> find_runtimes() {
   std::vector<std::string> paths;
   dl_iterate_phdr(collect_runtimes, &paths);
   for (const std::string& path : paths)
-    if (void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD))  // never closed: it must not go
+    if (void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD))  // never closed: the library must stay loaded
       if (void* found = dlsym(library, "omp_pause_resource_all")) pauses.push_back(reinterpret_cast<Pause>(found));
   return pauses;
 }

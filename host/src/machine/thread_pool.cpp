@@ -28,14 +28,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A cache line, so that what threads write at once lies apart.
+// A cache line, so that threads do not write to the same one.
 constexpr int line = 64;
 
-// Looks at a word for so long before sleeping on it: longer than Python takes between two passes of a training step, as
-// waking up costs both threads tens of microseconds. Longer still would take a processor from somebody else.
+// How long a thread spins on a word before sleeping: longer than Python takes between two passes of a training step,
+// because waking up costs both threads tens of microseconds. Spinning longer would take a processor from other
+// programs.
 constexpr std::chrono::microseconds longest_look{200};
 
-// -1 outside a parallel_for, else the index of the worker that this thread is.
+// -1 outside a parallel_for, else the worker index of this thread.
 thread_local int this_worker = -1;
 
 // Makes the calling thread a worker for as long as this lives.
@@ -46,10 +47,11 @@ struct AsWorker {
   AsWorker& operator=(const AsWorker&) = delete;
 };
 
-// What look_meanwhile asked of this thread.
+// The function that look_meanwhile set for this thread.
 thread_local bool (*this_look)() = nullptr;
 
-// With the mutex open: look() may wait for Python's GIL, whose holder may be about to fork, which waits for the mutex.
+// Unlocks the mutex meanwhile: look() may wait for Python's GIL, whose holder may be about to fork, which waits for the
+// mutex.
 void look_now(std::unique_lock<std::mutex>& calling) {
   thread_local Clock::time_point next;
   if (!this_look || Clock::now() < next) return;
@@ -73,7 +75,7 @@ template <class T>
 void wait_while(const std::atomic<T>& word, T value) {
   const Clock::time_point end = Clock::now() + longest_look;
   do {
-    for (int k = 0; k < 32; ++k) {  // the clock takes as long as a pause or two
+    for (int k = 0; k < 32; ++k) {  // reading the clock takes as long as a pause or two
       if (word.load(std::memory_order_acquire) != value) return;
       pause();
     }
@@ -83,10 +85,11 @@ void wait_while(const std::atomic<T>& word, T value) {
 
 // The threads, and the one job they share.
 //
-// Each thread has a run of the job's items. The job's number and the run's next item stand in one word, a claim, and an
-// item is taken by a compare-exchange on it: by its thread, or by one whose own run has ended. The job's description
-// changes only while every item has ended and all claims say `closed`, so a thread whose exchange succeeds has read the
-// description of just that job. A thread that wakes up late takes nothing, and nobody waits for it.
+// Each thread has a run of the job's items. The job's number and the run's next item are stored in one word, a claim,
+// and an item is taken by a compare-exchange on it: by its thread, or by a thread that has finished its own run. The
+// job's description changes only after every item has ended and all claims are `closed`, so a thread whose exchange
+// succeeds has read the description of just that job. A thread that wakes up late takes nothing, and no thread waits
+// for it.
 class Team {
  public:
   explicit Team(int n_threads) : n_threads_(n_threads), claims_(new Claim[n_threads]) {
@@ -107,7 +110,7 @@ class Team {
     const std::uint32_t job = job_.load(std::memory_order_relaxed) + 1;
     const std::uint64_t number = static_cast<std::uint64_t>(job) << 32;
     for (int run = 0; run < n_threads_; ++run) claims_[run].word.store(number | closed, std::memory_order_relaxed);
-    // Released, so that who reads a new value here finds the old claims gone.
+    // Released, so that a thread that reads a new value here sees the old claims closed.
     n_items_.store(n_items, std::memory_order_release);
     body_.store(body, std::memory_order_release);
     context_.store(context, std::memory_order_release);
@@ -157,7 +160,7 @@ class Team {
     if (n_done) finish(n_done);
   }
 
-  // The same of one run; returns how many.
+  // The same for one run; returns the number of items run.
   int work_on(int run, int worker) {
     std::atomic<std::uint64_t>& word = claims_[run].word;
     int n_done = 0;
@@ -168,8 +171,8 @@ class Team {
       const detail::Body body = body_.load(std::memory_order_acquire);
       void* const context = context_.load(std::memory_order_acquire);
       if (item >= run_begin(run + 1, n_items)) return n_done;
-      // Where this fails, `claim` is what stands there now: the same job while n_done > 0, as it cannot end before
-      // those items are counted.
+      // On failure `claim` is the current value: of the same job while n_done > 0, which cannot end before those items
+      // are counted.
       if (!word.compare_exchange_weak(claim, claim + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
       if (!failed_.load(std::memory_order_relaxed)) {
         try {
@@ -245,7 +248,7 @@ Pool& pool() {
   return *one;
 }
 
-// A fork copies memory but no threads. With the mutex held no job is half done, so the child only has to forget the
+// A fork copies memory but no threads. With the mutex held no job is in progress, so the child only has to drop the
 // team, whose threads it does not have; its next call starts a new one.
 void before_fork() {
   if (this_worker < 0) pool().calling.lock();
@@ -255,7 +258,7 @@ void after_fork_in_parent() {
 }
 void after_fork_in_child() {
   if (this_worker >= 0) return;
-  pool().team = nullptr;  // not deleted: it would join threads that are not there
+  pool().team = nullptr;  // not deleted: that would join threads that do not exist
   pool().calling.unlock();
 }
 
@@ -303,7 +306,7 @@ void detail::parallel_for(int n_items, Body body, void* context) {
   const int n_threads = p.n_threads.load();
   if (n_threads == 1 || n_items == 1) {
     const AsWorker caller(0);
-    const bool looks = this_look;  // asked once: a thread's variable takes a call
+    const bool looks = this_look;  // read once: a thread-local variable takes a call
     for (int item = 0; item < n_items; ++item) {
       body(context, item, 0);
       if (looks) look_now(lock);

@@ -9,9 +9,9 @@
 namespace sparsesnn {
 namespace {
 
-// An entry of a list in one of the windows that it lies in.
+// An entry of a list in one of the windows that contain it.
 struct InWindow {
-  std::uint32_t window, entry;  // the neuron of the result; the place in the list
+  std::uint32_t window, entry;  // the neuron of the result; the entry's place in the list
   std::uint32_t cell;           // in its window, row by row
   bool is_spike;
 };
@@ -54,7 +54,7 @@ struct Piece {
             std::int32_t* n_spikes, bool graded);
 
  private:
-  // A window's entries; winner: what a maximum comes from, null if it is not listed.
+  // A window's entries; winner: the entry with the maximum, null if it is not listed.
   struct Pooled {
     const InWindow *first, *last, *winner;
   };
@@ -62,12 +62,12 @@ struct Piece {
   void find(const Lists& lists, std::int64_t list, const PoolShape& shape, const WindowsOver& over);
 
   std::vector<InWindow> as_listed_, found_;
-  std::vector<std::uint32_t> next_;      // of each window: how many entries, then where the next one goes; else 0
+  std::vector<std::uint32_t> next_;  // of each window: the number of entries, then the place of the next one; else 0
   std::vector<std::uint64_t> is_found_;  // a bit per window
   std::vector<Pooled> near_;             // windows without spikes
 };
 
-// Entries ascend within spikes and within near-spikes, so they are put in order by counting.
+// Entries ascend within spikes and within near-spikes, so a counting sort orders them.
 void Piece::find(const Lists& lists, std::int64_t list, const PoolShape& s, const WindowsOver& over) {
   const std::int64_t begin = lists.offsets[list], end = lists.offsets[list + 1], near = begin + lists.n_spikes[list];
   const std::uint32_t plane = s.pre_height * s.pre_width, n_channels = s.channels;
@@ -95,7 +95,7 @@ void Piece::find(const Lists& lists, std::int64_t list, const PoolShape& s, cons
   found_.resize(n);
   for (const InWindow& one : as_listed_) found_[next_[one.window]++] = one;
   each_found([&](std::uint32_t& next) { next = 0; });
-  for (std::uint32_t k = 1; k < n; ++k) {  // near-spikes go between spikes
+  for (std::uint32_t k = 1; k < n; ++k) {  // inserts near-spikes between spikes
     const InWindow one = found_[k];
     std::uint32_t at = k;
     for (; at > 0 && found_[at - 1].window == one.window && found_[at - 1].cell > one.cell; --at)

@@ -1,8 +1,8 @@
-// Lists of pooled maps: what windows over each channel make of spike lists, as lists.
+// Lists of pooled maps: windows over each channel, applied to spike lists, as lists again.
 //
 // The entries of a window become one. Its value is their sum, `share` times; or (maximum) the largest value of the
-// window, those that are not listed counting 0. A window without spikes is listed as a near-spike where a near-spike
-// gets a gradient from it.
+// window, where unlisted neurons count 0. A window without spikes is listed as a near-spike if one of its near-spikes
+// gets a gradient through it.
 #pragma once
 
 #include "host/src/cpu/engine.h"
@@ -11,7 +11,7 @@ namespace sparsesnn {
 
 struct PoolShape {
   int pre_height, pre_width, channels;
-  bool channels_first;  // the sender's neurons; those of the result have their channels last
+  bool channels_first;  // of the sender's neurons; the result has its channels last
   int size[2], stride[2];
   bool maximum;
   float share;
@@ -25,13 +25,13 @@ struct PooledLists {
   Array<unsigned char> ids;
   bool wide = false;
   Array<std::int32_t> n_spikes;
-  Array<float> values;                // of each entry; none where all spikes are 1
-  Array<std::int64_t> ends, entries;  // entry j gives its gradient to entries[ends[j - 1]..ends[j] - 1] of the sender
+  Array<float> values;                // of each entry; none if all spikes are 1
+  Array<std::int64_t> ends, entries;  // entry j passes its gradient to entries[ends[j - 1]..ends[j] - 1] of the sender
 };
 
 PooledLists pool_lists(const Lists& lists, std::int64_t n_lists, const PoolShape& shape);
 
-// d_values[of the sender] = Σ share·d_pooled, entries ascending. d_values is zero at first.
+// d_values[of the sender] = Σ share·d_pooled, entries ascending. d_values must be zero at first.
 void pool_lists_grad(const std::int64_t* ends, const std::int64_t* entries, const float* d_pooled, std::size_t n_pooled,
                      float share, float* d_values);
 

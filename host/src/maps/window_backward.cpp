@@ -1,4 +1,4 @@
-// The backward pass of a layer that hears windows (windows.h): sample by sample, row by row, steps descending.
+// The backward pass of a layer with windows as input (windows.h): sample by sample, row by row, steps descending.
 //
 // The gradient of a weight is a sum over groups of samples (layer.h); a group's is that of its samples, ascending, each
 // of which begins at zero and adds rows ascending, steps descending, hits in the order of the forward pass.
@@ -121,7 +121,7 @@ void Backward::run_sample(int sample, int worker, float* d_weight) {
   }
 }
 
-// Runs all samples, and adds up what they give to the weights.
+// Runs all samples, and adds up their gradients of the weights.
 void Backward::sum_weights() {
   const std::size_t n = packed_.data.size();
   const bool any = std::find(wanted_.weight.begin(), wanted_.weight.end(), true) != wanted_.weight.end();

@@ -1,4 +1,4 @@
-// Rows of layers that hear windows, backward (window_passes.h).
+// Rows of layers with windows as input, backward (window_passes.h).
 #include <cstring>
 
 #include "codelets/cpu/step_grad.h"
@@ -67,7 +67,7 @@ class BackwardRow {
     });
   }
 
-  // ∂L/∂i of step t at the blocks that have entries there.
+  // ∂L/∂i of step t at the blocks with entries at that step.
   void take(int t) {
     int n_reached = 0;
     const auto reach = [&](int block) {
@@ -118,7 +118,7 @@ class BackwardRow {
 
   static constexpr int threshold_place() { return M::threshold < 0 ? 0 : int(M::threshold); }
 
-  // Steps of a block down to t, without entries.
+  // Runs the steps of a block down to t, without entries.
   void go_back(int block, int t) {
     const int n = room_.next[block] - t;
     room_.next[block] = t;
@@ -153,7 +153,7 @@ class BackwardRow {
     }
   }
 
-  // What entries of a source get from ∂L/∂i of step t, and give to the gradient of its weights.
+  // The gradients of a source's entries from ∂L/∂i of step t, and their part of the gradient of its weights.
   void hear(const RowSource& from, int k, int t) {
     const bool learns = pass_.first_d[k] >= 0;
     float* const d_weight = learns ? room_.d_weight + pass_.first_d[k] : nullptr;
@@ -180,7 +180,7 @@ class BackwardRow {
     }
   }
 
-  // Calls visit(slot, weight, ∂L/∂i, n) for the runs to blocks that any gradient has come to.
+  // Calls visit(slot, weight, ∂L/∂i, n) for the runs to blocks that have received any gradient.
   template <class Visit>
   void each(const RowSource& from, int t, bool near, Visit&& visit) {
     const StepEntries entries(from, t, pass_.n_samples, sample_, near);
@@ -203,7 +203,7 @@ class BackwardRow {
     }
   }
 
-  // Brings blocks to step t. Whether any gradient has come to them.
+  // Advances blocks to step t. Returns whether any has received a gradient.
   bool come_to(int first, int last, int t) {
     bool alive = false;
     for (int block = first; block <= last; ++block) {
@@ -213,7 +213,7 @@ class BackwardRow {
     return alive;
   }
 
-  // The lanes of an entry's sum wait until there are enough to add up those of many at once.
+  // The lanes of an entry's sum are stored until those of many can be added at once.
   void put(float* d_value, Vector lanes) {
     lanes_[n_waiting_] = lanes;
     waiting_[n_waiting_++] = d_value;

@@ -1,4 +1,4 @@
-// The forward pass of a layer that hears windows (windows.h): sample by sample, row by row.
+// The forward pass of a layer with windows as input (windows.h): sample by sample, row by row.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -127,7 +127,7 @@ void Forward::run_samples() {
   });
 }
 
-// Candidates of each list of a sample, and which of them stay.
+// Counts the candidates of each list of a sample, and determines which are kept.
 void Forward::count(int sample) {
   std::vector<std::int32_t> n(2 * static_cast<std::size_t>(input_.n_steps));
   each_record(sample, [&](const WindowRecord& record, const float*) { ++n[2 * record.t + (record.id & 1)]; });

@@ -1,4 +1,4 @@
-// Rows of layers that hear windows, forward (window_passes.h).
+// Rows of layers with windows as input, forward (window_passes.h).
 #include <cstring>
 
 #include "codelets/cpu/step.h"
@@ -8,7 +8,7 @@
 namespace sparsesnn::SPARSESNN_ISA {
 namespace {
 
-// Steps between two looks at whether anything changes or anybody is to be listed.
+// Steps between two checks whether anything changes or a neuron must be listed.
 constexpr int piece = 32;
 
 typedef Fired<Vector>::Lanes Lanes;
@@ -86,7 +86,7 @@ class ForwardRow {
   }
 
  private:
-  // Adds what spikes of a source bring to step t. Where they are many, all blocks get currents of their own at once.
+  // Adds the spikes of a source at step t. If there are many, all blocks get their own currents at once.
   void hear(const RowSource& from, int t) {
     const StepEntries entries(from, t, pass_.n_samples, sample_, false);
     const bool many = entries.more_than(n_blocks_);
@@ -113,7 +113,7 @@ class ForwardRow {
       add(false);
   }
 
-  // Blocks get currents of their own at step t.
+  // Gives blocks their own currents at step t.
   void reach(int first, int last, int t) {
     for (int block = first; block <= last; ++block) {
       if (room_.next[block] < 0) continue;  // reached before
@@ -124,7 +124,7 @@ class ForwardRow {
     }
   }
 
-  // Steps of a block up to `until`, which nothing reaches.
+  // Runs the steps of a block up to `until`, which no spikes reach.
   void catch_up(int block, int until) {
     while (room_.next[block] < until) {
       if (room_.fired[block] || n_learnt_ || !rest(block, until))
@@ -140,8 +140,8 @@ class ForwardRow {
     return n;
   }
 
-  // Steps of a block up to `until`, at which nobody is listed; nobody has fired before the first. False: somebody would
-  // be; the steps of pieces before that are done.
+  // Runs the steps of a block up to `until`, if no neuron is listed in them and none has fired before the first. False:
+  // one would be; the steps of pieces before that are done.
   bool rest(int block, int until) {
     const TileNeurons<M> of = neurons(block);
     const float *const grad_threshold = room_.grad_threshold + block * W, *const bias = room_.bias + block * W;
@@ -170,7 +170,7 @@ class ForwardRow {
             if (step == 0)
               for (int s = 0; s < M::n_states; ++s) changed |= differences(before[s], z[v][s]);
           }
-          if (step == 0 && !any(changed)) break;  // nor would later steps change anything
+          if (step == 0 && !any(changed)) break;  // then later steps change nothing either
         }
         if (any(listed)) return false;
         changes |= any(changed);
@@ -196,7 +196,7 @@ class ForwardRow {
       });
     }
     Masks masks = step<M, W>(of, room_.grad_threshold + block * W, current, fresh);
-    if (block == n_blocks_ - 1) {  // weights that overflow could make numbers behind the row fire
+    if (block == n_blocks_ - 1) {  // overflowing weights could make numbers after the end of the row fire
       const std::uint64_t valid = ~0ull >> (64 - (pass_.length - block * W));
       masks.fired &= valid;
       masks.listed &= valid;
@@ -242,7 +242,7 @@ class ForwardRow {
   const int sample_, first_;
   const std::size_t own_;
   const int n_blocks_, n_fields_, n_learnt_;
-  int n_reached_ = 0;  // blocks in the step at hand
+  int n_reached_ = 0;  // blocks in the current step
 };
 
 template <class M>

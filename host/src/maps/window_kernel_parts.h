@@ -1,4 +1,4 @@
-// What the kernels of layers that hear windows share (window_forward_kernels.cpp, window_backward_kernels.cpp).
+// Shared by the kernels of layers with windows as input (window_forward_kernels.cpp, window_backward_kernels.cpp).
 #pragma once
 
 #include "codelets/cpu/deliver_window.h"
@@ -9,7 +9,7 @@
 namespace sparsesnn::SPARSESNN_ISA {
 
 inline constexpr int W = window_block;
-// Vectors that are worked on together, so that one need not wait for the result of its own operation before.
+// Vectors processed together, so that an operation need not wait for the result of the one before.
 inline constexpr int n_together = W / vector_width < 4 ? W / vector_width : 4;
 
 inline float* copied(float* to, const float* from, int n, int n_room, float fill) {
@@ -18,7 +18,7 @@ inline float* copied(float* to, const float* from, int n, int n_room, float fill
   return to;
 }
 
-// What a source's spikes, or (`near`) near-spikes, bring to a row at step t.
+// The spikes of a source, or (`near`) near-spikes, that reach a row at step t.
 struct StepEntries {
   const RowSource& from;
   const std::uint32_t* starts = nullptr;

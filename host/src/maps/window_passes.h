@@ -1,9 +1,9 @@
-// What the kernels of layers that hear windows are given (window_forward_kernels.cpp, window_backward_kernels.cpp); see
-// windows.h.
+// The inputs of the kernels of layers with windows as input (window_forward_kernels.cpp, window_backward_kernels.cpp);
+// see windows.h.
 //
-// A row is cut into blocks of `window_block` neurons. Steps at which nothing reaches a block wait until something does;
-// they are then done in one go, states in registers, with the operations that they would have had in turn: bits do not
-// depend on what waits. Who would be listed in such a step ends the shortcut.
+// A row is cut into blocks of `window_block` neurons. Steps at which no spikes reach a block are deferred until some
+// do; they are then done in one pass, states in registers, with the same operations as step by step: bits do not depend
+// on the deferral. A neuron that would be listed in such a step ends the shortcut.
 #pragma once
 
 #include "host/src/cpu/layer.h"
@@ -14,13 +14,13 @@ namespace sparsesnn {
 inline constexpr int window_block = 32;
 inline constexpr int most_window_sources = 16;
 
-// How many floats a row takes in the arrays below: whole blocks, and what runs may touch behind their end.
+// The floats of a row in the arrays below: whole blocks, and the numbers after their end that runs may touch.
 constexpr std::size_t window_row_floats(int length) {
   return static_cast<std::size_t>((length + window_block - 1) / window_block) * window_block + 64;
 }
 constexpr int window_blocks(int length) { return (length + window_block - 1) / window_block; }
 
-// A source as the rows of one sample hear it.
+// A source, as the rows of one sample read it.
 struct RowSource {
   Lists lists;
   int delay;
@@ -28,10 +28,10 @@ struct RowSource {
   const std::uint32_t* starts;  // RowStarts
   std::size_t stride;
   int n_pre_rows;
-  const HeardRow *heard, *heard_end;  // by the row at hand
+  const HeardRow *heard, *heard_end;  // by the current row
   const std::uint32_t* run_starts;    // Windows::run_starts
-  const RowRun *runs, *clipped;       // as far as they are added, whole or not; as far as they reach neurons
-  std::int32_t* seen;  // by place, the step at which its blocks were last looked at; backwards 2·t + alive
+  const RowRun *runs, *clipped;       // to the extent added, whole or not; to the extent that they reach neurons
+  std::int32_t* seen;                 // by place, the step at which its blocks were last checked; backward 2·t + alive
 };
 
 struct WindowPass {
@@ -43,10 +43,10 @@ struct WindowPass {
 struct Padded;  // packing.h
 void set_up(WindowPass& pass, const LayerSpec& spec, const LayerInput& input, const Padded& neuron);
 
-// What one worker knows of the sources.
+// One worker's view of the sources.
 class RowSources {
  public:
-  // `near`: of each source, whether near-spikes are wanted, since its entries get gradients.
+  // `near`: for each source, whether near-spikes are wanted, because its entries get gradients.
   RowSources(const LayerInput& input, const PackedWindows& packed, const std::vector<bool>& near);
   void find(int sample);
   const RowSource* of_row(int row);
@@ -62,15 +62,15 @@ class RowSources {
 struct WindowForward : WindowPass {
   float* state[max_states];  // [B, N], in place
   bool nobody_fired;         // before the first step, although a θ is negative
-  bool starts_silent;        // nobody has fired before the first step, as the states say
+  bool starts_silent;        // no neuron has fired before the first step, according to the states
 };
 
-// Room of one worker for a row: arrays of `window_row_floats`; currents have a margin before and behind (WindowRows).
+// Memory of one worker for a row: arrays of `window_row_floats`; currents have a margin before and after (WindowRows).
 struct WindowForwardRoom {
   float *state[max_states], *trace[max_parameters][max_states], *parameter[max_parameters];
   float *grad_threshold, *bias, *current, *slope;  // slope: null unless derivatives pass through spikes
   std::int32_t *next, *reached;                    // per block: the next step to be done; blocks that a step reaches
-  bool* fired;                                     // per block: whether somebody fired in the step before that
+  bool* fired;                                     // per block: whether a neuron fired in the step before that
   SlotBuffer* records;                             // per block; see WindowRecord
 };
 
@@ -84,13 +84,13 @@ inline constexpr int window_record_floats = sizeof(WindowRecord) / sizeof(float)
 struct WindowBackward : WindowPass {
   float* d_value[most_window_sources];        // of each source's entries, or null
   std::int64_t first_d[most_window_sources];  // where the gradient of its weights begins in `d_weight`; -1: not wanted
-  Lists lists, silenced;                      // the layer's own, and who fired and found no slot, or none
+  Lists lists, silenced;                      // the layer's own, and its dropped spikes, or none
   const float* fields;                        // [n_fields][slots] of the layer's own lists
   std::int64_t n_slots;
   const float* d_slots;  // [slots], σ'·e
 };
 
-// Where the entries of the layer's own lists lie in the rows of one sample (RowStarts).
+// The entries of the layer's own lists in the rows of one sample (RowStarts).
 struct OwnRows {
   const std::uint32_t *listed, *silenced;
   std::size_t listed_stride, silenced_stride;
@@ -102,11 +102,12 @@ inline constexpr std::size_t window_listed_bytes = 32;
 struct WindowBackwardRoom {
   float *d_state[max_states], *parameter[max_parameters];
   float *d_current, *q;
-  float* d_bias;                            // sums, or null
-  std::int32_t *next, *reached, *n_listed;  // per block: the earliest step done; blocks with entries; how many
-  bool* alive;                              // per block: whether any gradient has come to it
-  void* listed;                             // [blocks][window_block] of ListedNeuron (codelets/cpu/step_grad.h)
-  float* d_weight;                          // of all sources, packed: this sample's sums
+  float* d_bias;  // sums, or null
+  std::int32_t *next, *reached,
+      *n_listed;    // per block: the earliest step done; blocks with entries; the number of entries
+  bool* alive;      // per block: whether it has received any gradient
+  void* listed;     // [blocks][window_block] of ListedNeuron (codelets/cpu/step_grad.h)
+  float* d_weight;  // of all sources, packed: this sample's sums
 };
 
 }  // namespace sparsesnn

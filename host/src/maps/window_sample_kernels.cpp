@@ -1,4 +1,4 @@
-// Windows of a layer that runs step by step: what they bring to its currents, and their gradients.
+// Windows of a layer that runs step by step: their input currents, and their gradients.
 #include <cstring>
 
 #include "codelets/cpu/deliver_window.h"
@@ -22,8 +22,8 @@ void deliver_windows(float* current, const Windows& windows, const float* weight
   });
 }
 
-// Steps descending, then entries and runs in the order of the forward pass. ∂L/∂i of a step is first brought together
-// from the tiles, for runs do not end where tiles do.
+// Steps descending, then entries and runs in the order of the forward pass. ∂L/∂i of a step is first gathered from the
+// tiles, because runs may cross tiles.
 void windows_grad(const BackwardPass& pass, const Chunk& chunk, const WindowSender& from, int sample,
                   const float* d_current, float* row, float* d_weight) {
   const int width = pass.spec->tile_width, n_tiles = pass.spec->n_tiles();

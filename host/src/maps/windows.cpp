@@ -12,7 +12,7 @@
 namespace sparsesnn {
 namespace {
 
-// The places of one side that hear place `from`: calls visit(place, tap), places ascending.
+// The places of one side that receive from place `from`: calls visit(place, tap), places ascending.
 template <class Visit>
 void each_tap(const WindowShape& s, int side, int from, int n_places, Visit&& visit) {
   for (int tap = s.kernel[side] - 1; tap >= 0; --tap) {
@@ -37,10 +37,10 @@ Windows::Windows(const WindowShape& shape) : shape_(shape) {
                      "divide both numbers of channels");
   height_ = places(shape, 0, shape.pre_height);
   width_ = places(shape, 1, shape.pre_width);
-  if (height_ < 1 || width_ < 1) throw InputError("ShapeError", "Windows: nothing is left of the sender's maps");
+  if (height_ < 1 || width_ < 1) throw InputError("ShapeError", "Windows: the receiver's maps are empty");
   group_senders_ = static_cast<std::uint32_t>(shape.pre_channels / shape.groups);
   group_channels_ = static_cast<std::uint32_t>(shape.channels / shape.groups);
-  // Taps that a spike uses together lie together, those for earlier places first.
+  // Taps used by the same spike are contiguous, those for earlier places first.
   std::vector<int> taps(shape.kernel[1]);
   std::iota(taps.begin(), taps.end(), 0);
   std::sort(taps.begin(), taps.end(), [&](int a, int b) {
@@ -70,7 +70,7 @@ Windows::Windows(const WindowShape& shape) : shape_(shape) {
   list_runs();
 }
 
-// How far runs would go on in the packed weights if rows had no ends.
+// The extent of runs in the packed weights if rows had no ends.
 void Windows::find_whole_runs() {
   std::vector<int> taps(order_.size());
   for (std::size_t k = 0; k < taps.size(); ++k) taps[order_[k]] = static_cast<int>(k);
@@ -90,7 +90,7 @@ void Windows::find_whole_runs() {
     }
 }
 
-// The same as `each_run` says, seen from a row of the receiver.
+// The same runs as in `each_run`, from the view of a row of the receiver.
 void Windows::list_runs() {
   const std::uint32_t n_channels = shape_.pre_channels, width = shape_.pre_width, height = shape_.pre_height;
   const std::uint32_t tap = group_senders_ * shape_.kernel[1] * shape_.channels;

@@ -1,8 +1,8 @@
-// Synapses from maps to maps: every place of the receiver hears the same window of weights around its place in the
-// sender, which is how a convolution connects.
+// Synapses from maps to maps: every place of the receiver reads the same window of weights around its place in the
+// sender, as in a convolution.
 //
-// A spiking layer that hears nothing else runs sample by sample and row by row of its maps, each over the whole
-// sequence: the states of a row stay in the first cache. What a spike adds to a row lies in runs without a gap
+// A spiking layer with no other input runs sample by sample and row by row of its maps, each over the whole sequence:
+// the states of a row stay in L1. A spike's contribution to a row consists of contiguous runs
 // (codelets/cpu/deliver_window.h). Other layers run step by step, as those with sparse synapses do.
 #pragma once
 
@@ -20,26 +20,26 @@ struct WindowShape {
   int groups, channels;
 };
 
-// Runs are taken 16 numbers at a time: arrays that they touch are so many longer.
+// Runs are processed 16 numbers at a time: arrays that they touch have this many more.
 inline constexpr std::size_t window_slack = 16;
 
-// What a neuron of the sender adds to a row of the receiver: `n` numbers from `to` on, weights from `weight` on. Runs
-// with the same `place` reach the same numbers.
+// The contribution of a sender's neuron to a row of the receiver: `n` numbers from `to` on, weights from `weight` on.
+// Runs with the same `place` reach the same numbers.
 struct RowRun {
   std::int32_t to;
   std::uint32_t n, weight, place;
 };
 
-// A row of the sender's maps that a row of the receiver hears; where channels come first, of one channel.
+// A row of the sender's maps from which a row of the receiver receives; with channels first, of one channel.
 struct HeardRow {
   std::uint32_t row;
   std::uint32_t base;    // the runs of neuron m begin at run_starts[m - base]
-  std::uint32_t weight;  // of its tap, to be added to that of a run
+  std::uint32_t weight;  // of its tap, added to that of a run
 };
 
 class Windows {
  public:
-  // Throws InputError where the numbers make no maps.
+  // Throws InputError if the numbers do not define maps.
   explicit Windows(const WindowShape& shape);
 
   int n_pre() const { return shape_.pre_height * shape_.pre_width * shape_.pre_channels; }
@@ -50,19 +50,19 @@ class Windows {
   std::vector<std::size_t> weight_shape() const;
   std::size_t n_weights() const;
 
-  // Packed, a run's weights lie one after the other. Throws for NaN and infinity.
+  // Packed, a run's weights are contiguous. Throws for NaN and infinity.
   void pack(const float* weight, bool bf16, float* packed) const;
   void unpack(const float* packed, float* weight) const;
 
   // Rows of the sender, of n_pre_row() neurons each, ascending in their ids.
   int n_pre_rows() const { return shape_.pre_height * (shape_.channels_first ? shape_.pre_channels : 1); }
   int n_pre_row() const { return shape_.pre_width * (shape_.channels_first ? 1 : shape_.pre_channels); }
-  // Those that a row of the receiver hears, ascending, and what their neurons add to it.
+  // The rows from which a row of the receiver receives, ascending, and the runs of their neurons.
   const std::vector<HeardRow>& heard(int row) const { return heard_[row]; }
-  // Null where every neuron has one run: that of neuron m is then the one at m - base.
+  // Null if every neuron has one run: that of neuron m is then the one at m - base.
   const std::uint32_t* run_starts() const { return one_run_ ? nullptr : run_starts_.data(); }
-  // `whole`: with the taps that reach beyond the ends of the row, by up to `margin()` numbers, so that nearly all are
-  // of one length.
+  // `whole`: including the taps that reach beyond the ends of the row, by up to `margin()` numbers, so that nearly all
+  // runs have one length.
   const RowRun* runs(bool whole) const { return whole ? whole_runs_.data() : row_runs_.data(); }
   int margin() const { return margin_; }
   // Whether the lanes of a sum over a run are the same with those taps.
@@ -90,7 +90,7 @@ class Windows {
   };
   struct Run {
     std::uint32_t column, n_taps, tap;
-    std::uint32_t n_left, n_whole;  // taps that the left end cuts off; how many there would be without ends
+    std::uint32_t n_left, n_whole;  // taps that the left end cuts off; the number of taps without ends
   };
   std::size_t packed_row(int y, int x, int c) const {
     return ((static_cast<std::size_t>(y) * group_senders_ + c) * shape_.kernel[1] + order_[x]) * shape_.channels;
@@ -103,8 +103,8 @@ class Windows {
   int height_, width_;                            // of the receiver
   std::uint32_t group_senders_, group_channels_;  // channels of a group
   std::vector<int> order_;                        // of the taps of a row, in the packed weights
-  std::vector<std::vector<Row>> rows_;            // of the receiver that a row of the sender reaches, and by which tap
-  std::vector<std::vector<Run>> runs_;            // likewise of columns
+  std::vector<std::vector<Row>> rows_;            // of the receiver, reached by a row of the sender, and the taps
+  std::vector<std::vector<Run>> runs_;            // likewise for columns
   std::vector<std::vector<HeardRow>> heard_;      // of each row of the receiver
   std::vector<std::uint32_t> run_starts_;
   std::vector<RowRun> row_runs_, whole_runs_;
@@ -112,7 +112,7 @@ class Windows {
   bool one_run_ = true;
 };
 
-// The weights of all sources of a layer, packed one behind the other.
+// The weights of all sources of a layer, packed one after the other.
 struct PackedWindows {
   std::vector<std::uint32_t> first;  // of each source
   Array<float> data;
@@ -120,12 +120,13 @@ struct PackedWindows {
   PackedWindows(const LayerSpec& spec, const LayerInput& input);
 };
 
-// Where the entries of each row of a population lie in the lists of one sample; ids ascend, so that they lie together.
+// The positions of the entries of each row of a population in the lists of one sample; ids ascend, so rows are
+// contiguous.
 class RowStarts {
  public:
   // Rows of `length` neurons. n_spikes of the lists null: all entries are spikes. `near`: near-spikes too.
   void find(const Lists& lists, int n_steps, int n_samples, int sample, int n_rows, int length, bool near);
-  // Of step t from t·stride() on [n_rows + 1], then those of near-spikes; counted from the list's first entry.
+  // Those of step t from t·stride() on [n_rows + 1], then those of near-spikes; counted from the list's first entry.
   const std::uint32_t* data() const { return starts_.data(); }
   std::size_t stride() const { return stride_; }
 
@@ -138,17 +139,17 @@ class RowStarts {
   std::size_t stride_ = 0;
 };
 
-// Rows of a layer that hears windows, the numbers each, and how many more runs may touch before and behind them.
+// Rows of a layer with windows as input, the numbers in each, and how many more runs may touch before and after them.
 struct WindowRows {
   int n_rows, length, margin = 0;
   explicit WindowRows(const LayerInput& input);
 };
 
-// Whether a layer runs row by row: all that it hears is windows, over maps with the same rows, no step of a row needs
-// one of another row.
+// Whether a layer runs row by row: its inputs are all windows, over maps with the same rows, and no step of a row
+// depends on another row.
 bool runs_by_row(const LayerSpec& spec, const LayerInput& input);
 
-// A weight as `Source` and `WindowSender` have it.
+// A weight in the form of `Source` and `WindowSender`.
 Packed pack_windows(const Windows& windows, const float* weight, bool bf16);
 
 LayerOutput window_forward(const LayerSpec& spec, const LayerInput& input);

@@ -7,8 +7,8 @@
 // outputs  out: values FLOAT [T, B, K] of the last population, or potentials FLOAT [T, B, N] of a readout; then of each
 //          spiking population lists INT32 [T, B, 2 + K] and dropped INT32 [T, B]; then, if saved, their histories FLOAT
 //
-// The gradient op wants the gradient of `out` and of nothing else: lists, counts and histories are off the loss's path.
-// Nothing is written in place on an input. T steps, B samples, K capacity, M senders, N neurons.
+// The gradient op requires the gradient of `out` only: lists, counts and histories do not affect the loss. Nothing is
+// written in place on an input. T steps, B samples, K capacity, M senders, N neurons.
 #include <memory>
 #include <popart/attributes.hpp>
 #include <popart/datatype.hpp>
@@ -48,7 +48,7 @@ using popart::TensorInfo;
 const popart::OperatorIdentifier stack_id{"sparsesnn", "Stack", 1}, stack_grad_id{"sparsesnn", "StackGrad", 1};
 constexpr const char* attribute = "description";
 
-// Our errors as PopART's, which PopTorch shows to Python.
+// Our errors as PopART's, which PopTorch passes on to Python.
 template <class F>
 auto as_popart(F&& f) {
   try {
@@ -58,7 +58,7 @@ auto as_popart(F&& f) {
   }
 }
 
-// ---- where each input and output is --------------------------------------------------------------------------------
+// ---- indices of inputs and outputs --------------------------------------------------------------------------------
 
 class Indices {
  public:
@@ -92,7 +92,7 @@ class Indices {
 
  private:
   InIndex first_weight() const { return d_.input_gradient ? 2 : 1; }
-  // of the populations 1 … population - 1
+  // for the populations 1 … population - 1
   template <class F>
   int count(std::size_t population, F&& holds) const {
     int n = 0;
@@ -111,7 +111,7 @@ std::string text_of(const popart::Shape& shape) {
   return text.empty() ? "[]" : text + "]";
 }
 
-// Of all outputs, in their order, where the input's lists have this shape.
+// The infos of all outputs, in their order, if the input's lists have this shape.
 std::vector<TensorInfo> output_infos(const Description& d, const popart::Shape& lists) {
   using popart::DataType;
   if (lists.size() != 3)
@@ -135,7 +135,7 @@ std::vector<TensorInfo> output_infos(const Description& d, const popart::Shape& 
 
 // ---- ops -----------------------------------------------------------------------------------------------------------
 
-// What the op and its gradient have in common.
+// Shared by the op and its gradient.
 class DescribedOp : public Op {
  public:
   DescribedOp(const popart::OperatorIdentifier& id, Description d, const Op::Settings& settings)
@@ -239,13 +239,13 @@ void StackGradOp::setup() {
   for (std::size_t k = 0; k < gradients_.size(); ++k) outInfo(static_cast<OutIndex>(k)) = gradients_[k];
 }
 
-// ---- what they become on a device ----------------------------------------------------------------------------------
+// ---- their lowering to a device ----------------------------------------------------------------------------------
 
 ipu::ProgramSpec spec_for(const Description& d, const popart::Shape& lists, poplar::Graph& graph) {
   return as_popart([&] { return d.spec(lists[0], lists[1], graph.getTarget().getNumTiles()); });
 }
 
-// Codelets that the graph has already are no error to Poplar.
+// Poplar accepts codelets that the graph has already.
 void add_codelets(poplar::Graph& graph, const Description& d) {
   if (!d.codelets.empty()) graph.addCodelets(d.codelets);
 }
@@ -257,7 +257,7 @@ class StackOpx : public popart::popx::Opx {
     add_codelets(graph(), getOp<StackOp>().description);
   }
 
-  // Weights and biases lie where their neurons do: what an optimizer does to them is then local too.
+  // Weights and biases lie with their neurons, so that the optimizer's work is local too.
   popart::popx::InputCreatorType getInputCreatorType(InIndex index) const final {
     return population_of(index) ? popart::popx::InputCreatorType::CanCreate : popart::popx::InputCreatorType::Deadend;
   }
@@ -357,7 +357,7 @@ popart::OpDefinition define() {
           attributes};
 }
 
-// PopART's builder asks before there is an op, and warns of outputs whose shape it does not know.
+// PopART's builder calls this before there is an op, and warns of outputs whose shape it does not know.
 void infer_shapes(popart::ShapeInferenceContext& context) {
   if (!context.hasInputShape(Indices::lists_in)) return;
   const std::vector<TensorInfo> outputs =

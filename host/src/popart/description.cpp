@@ -110,7 +110,7 @@ Description::Description(const std::string& given) : text(given) {
       p.name = "input", p.n = r.number("n", 1, 65536), p.capacity = r.number("capacity", 1, p.n);
       populations.push_back(p);
     } else if (r.name == "population" && !populations.empty()) {
-      if (!spikes(last)) refuse(populations[last].name + ": a readout is only the last population");
+      if (!spikes(last)) refuse(populations[last].name + ": only the last population may be a readout");
       populations.push_back(population(r, populations.size()));
     } else if (r.name == "connection") {
       connections.push_back({r.number("pre", 0, last), r.number("post", 1, last), r.number("delay", 0, 65535), {}});
@@ -133,7 +133,7 @@ Description::Description(const std::string& given) : text(given) {
   for (std::size_t k = 1; k < populations.size(); ++k) {
     bool reached = false;
     for (const ipu::Connection& c : connections) reached |= c.post == k;
-    if (!reached) refuse("description: nothing reaches population " + std::to_string(k));
+    if (!reached) refuse("description: no connection reaches population " + std::to_string(k));
   }
   network.devices = 1;
   network.optimizer = ipu::Optimizer::none;

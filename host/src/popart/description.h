@@ -1,12 +1,12 @@
-// What an op reads in its one attribute: a network and its place on tiles, as text (sparsesnn/poptorch/description.py
-// writes it). One record a line, numbers separated by spaces, in this order; population 0 is the input:
+// The one attribute of an op: a network and its place on tiles, as text (sparsesnn/poptorch/description.py writes it).
+// One record a line, numbers separated by spaces, in this order; population 0 is the input:
 //
-//   pass SAVES INPUT_GRADIENT       1: the forward op puts out what the gradient op needs; the input's lists have a
+//   pass SAVES INPUT_GRADIENT       1: the forward op outputs the gradient op's inputs; the input's lists have a
 //                                   gradient
-//   codelets PATH                   that popc made; empty if codelets are linked in
+//   codelets PATH                   of popc's output; empty if codelets are linked in
 //   input N CAPACITY
 //   population MODEL N CAPACITY SEED SURROGATE SLOPE DETACH_RESET FIXED BIAS CONSTANTS… PARAMETERS…
-//                                   parameters [rows, N]: the model's, then θ_grad where it fires
+//                                   parameters [rows, N]: the model's, then θ_grad if it fires
 //   connection PRE POST DELAY
 //   shard POPULATION TILE FIRST N
 //   collector POPULATION TILE FIRST N
@@ -21,10 +21,10 @@
 namespace sparsesnn::popart_op {
 
 struct Description {
-  // Throws std::invalid_argument that names the record, what arrived and what is allowed.
+  // Throws std::invalid_argument that names the record, the value and the allowed values.
   explicit Description(const std::string& text);
 
-  std::string text;  // as it came
+  std::string text;  // the original text
   bool saves = false, input_gradient = false;
   std::string codelets;
   ipu::ProgramSpec network{};  // without T, B and tiles

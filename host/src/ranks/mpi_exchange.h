@@ -15,11 +15,11 @@ struct Traveled {
   double seconds = 0.0;  // most of them spent waiting
 };
 
-// A handle of MPI: an int in some libraries, a pointer in others. Both travel in one register, of which a callee that
-// takes an int reads the lower half.
+// A handle of MPI: an int in some libraries, a pointer in others. Both are passed in one register, of which a callee
+// that takes an int reads the lower half.
 using MpiHandle = std::uintptr_t;
 
-// Functions of the library that mpi4py has loaded, and what they are called with; see host/comm/mpi.py.
+// Functions of the library that mpi4py has loaded, and their arguments; see host/comm/mpi.py.
 struct MpiCalls {
   int (*isend)(const void* from, int n, MpiHandle type, int to, int tag, MpiHandle comm, void* request);
   int (*mprobe)(int from, int tag, MpiHandle comm, void* message, void* status);
@@ -29,7 +29,7 @@ struct MpiCalls {
   int (*test)(void* request, int* has_ended, void* status);
   int (*get_count)(const void* status, MpiHandle type, int* n);
   MpiHandle comm, byte;
-  int tag;      // of slot 0; slot 1 and scans have the next ones
+  int tag;      // of slot 0; slot 1 and scans have the next tags
   bool yields;  // other ranks may need this core
 };
 
@@ -43,11 +43,11 @@ class MpiExchange final : public PyExchange {
   void start(int slot, const std::vector<Message>& to, std::size_t n_lists, std::size_t n_kinds) override;
   std::vector<Message> finish(int slot) override;
   Traveled traveled();
-  // Seconds of each of n exchanges of 8 bytes with all others, who call it too; nothing of that has `traveled`.
+  // Seconds of each of n exchanges of 8 bytes with all others, who call it too; they are not counted in `traveled`.
   std::vector<double> time_exchanges(int n);
 
  private:
-  // Of a request or a message, and a status: large enough for any library's.
+  // For a request or a message, and a status: large enough for any library's.
   using Handle = std::uint64_t;
   struct Status {
     alignas(16) unsigned char bytes[128];
@@ -59,7 +59,7 @@ class MpiExchange final : public PyExchange {
   void send(const void* data, std::size_t n_bytes, int to, int tag, Handle& request);
   std::size_t await_message(int from, int tag, Handle& message);
   Message receive(int from, int tag, Array<unsigned char>& room);
-  // Of a scan.
+  // For scans.
   void send_numbers(const std::int32_t* numbers, std::size_t n, int to, Handle& request);
   const std::int32_t* receive_numbers(int from, std::size_t n);
   void wait(Handle& request);

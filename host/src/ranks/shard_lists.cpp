@@ -24,7 +24,7 @@ void each_list(std::int64_t n_lists, Body&& body) {
 
 bool is_wide(std::uint32_t n_neurons) { return n_neurons > 65536; }
 
-// Calls body with a number of the type in which counts of so many bytes travel.
+// Calls body with a number of the type in which counts of this many bytes are sent.
 template <class Body>
 void with_count(std::size_t n_bytes, Body&& body) {
   if (n_bytes == 1)
@@ -35,7 +35,7 @@ void with_count(std::size_t n_bytes, Body&& body) {
     body(std::int32_t());
 }
 
-// A shard's message, read.
+// A shard's message, parsed.
 struct ShardLists {
   Array<std::int32_t> counts;
   const std::int32_t *n_spikes, *n_listed;
@@ -45,7 +45,7 @@ struct ShardLists {
   bool wide;
 };
 
-// `drops`: the message ends with what found no slot.
+// `drops`: the message ends with the counts of dropped candidates.
 ShardLists read_message(const Message& message, std::int64_t n_lists, bool drops, std::uint32_t n_neurons,
                         std::size_t rank) {
   const std::size_t n = static_cast<std::size_t>(n_lists), n_bytes = count_bytes(n_neurons);
@@ -75,8 +75,9 @@ ShardLists read_message(const Message& message, std::int64_t n_lists, bool drops
   return out;
 }
 
-// Puts number(k) for each k of 0..n - 1 to `to`, in blocks of which all are made before any is written, so that they go
-// in a vector. Runs are short: the last block is the last `few` or `many`, some of which had their turn before.
+// Writes number(k) for each k of 0..n - 1 to `to`, in blocks that are computed entirely before they are written, so
+// that they go in a vector. Runs are short: the last block is the last `few` or `many`, some of which have been written
+// before.
 template <class T, class Number>
 inline void fill_run(T* to, std::int64_t n, Number&& number) {
   const auto fill = [&](std::int64_t k, auto m) {
@@ -103,11 +104,11 @@ inline float* copy_run(const float* from, std::int64_t n, float* out) {
   return out + n;
 }
 
-// Lists i0..i1-1, shard by shard: each one's entries lie one behind the other; from[r]: where those of shard r begin.
+// Lists i0..i1-1, shard by shard: each shard's entries are contiguous; from[r]: where those of shard r begin.
 template <class Id>
 void merge_ids(const std::vector<ShardLists>& shards, const std::vector<std::uint32_t>& first, std::int64_t i0,
                std::int64_t i1, const std::int64_t* from, const MergedLists& lists, Id* ids) {
-  std::vector<std::int64_t> spikes, near;  // where the next ones of each list go
+  std::vector<std::int64_t> spikes, near;  // the next positions in each list
   for (std::int64_t i = i0; i < i1; ++i) {
     spikes.push_back(lists.offsets[i]);
     near.push_back(spikes.back() + lists.n_spikes[i]);
@@ -129,8 +130,8 @@ void merge_ids(const std::vector<ShardLists>& shards, const std::vector<std::uin
   }
 }
 
-// How many of n ids, ascending, are below `limit`: by halves, and without a branch, which would be guessed wrong as
-// often as not.
+// The number of n ids, ascending, that are below `limit`: by bisection, and without a branch, which would be
+// mispredicted half of the time.
 template <class Id>
 std::int32_t count_below(const Id* ids, std::int64_t n, std::uint32_t limit) {
   const Id* from = ids;
@@ -138,8 +139,8 @@ std::int32_t count_below(const Id* ids, std::int64_t n, std::uint32_t limit) {
   return static_cast<std::int32_t>(from - ids) + (n && *from < limit);
 }
 
-// edges[r]: how many of n ids, ascending, are below first[r], for R + 1 limits; by the owner of each id where ranks
-// have a few of them each.
+// edges[r]: the number of n ids, ascending, below first[r], for R + 1 limits; by the owner of each id if ranks have a
+// few of them each.
 template <class Id>
 void find_edges(const Id* ids, std::int32_t n, const std::vector<std::uint32_t>& first,
                 const std::vector<std::int32_t>& owner, std::int32_t* edges) {
@@ -152,7 +153,7 @@ void find_edges(const Id* ids, std::int32_t n, const std::vector<std::uint32_t>&
   }
   edges[0] = 0;
   edges[n_ranks] = n;
-  for (std::size_t r = 1; r < n_ranks; ++r)  // at least as many as before: ids that do not ascend must not do harm
+  for (std::size_t r = 1; r < n_ranks; ++r)  // never fewer than before, so that ids that do not ascend do no harm
     edges[r] = std::max(edges[r - 1], count_below(ids, n, first[r]));
 }
 
@@ -207,7 +208,8 @@ MergedLists merge_messages(const std::vector<Message>& messages, std::int64_t n_
   out.offsets = Array<std::int64_t>(n_lists + 1);
   out.n_spikes = Array<std::int32_t>(n_lists);
   const int n_pieces = static_cast<int>((n_lists + lists_piece - 1) / lists_piece);
-  std::vector<std::int64_t> from(n_pieces * shards.size());  // of each piece of lists, where each shard's entries begin
+  std::vector<std::int64_t> from(n_pieces *
+                                 shards.size());  // for each piece of lists, where each shard's entries begin
   Array<std::int32_t> n_listed = Array<std::int32_t>::zeros(n_lists);
   std::fill_n(out.n_spikes.data(), n_lists, 0);
   for (std::size_t r = 0; r < shards.size(); ++r) {
@@ -265,7 +267,7 @@ std::vector<Array<float>> split_values(const Lists& population, std::int64_t n_l
   for (std::int64_t i = 0; i < n_lists; ++i)
     for (int r = 0; r < owners.n_ranks(); ++r) sizes[r] += owners.runs(i, r).size();
   std::vector<Array<float>> parts;
-  std::vector<float*> next;  // where the next values of each rank go
+  std::vector<float*> next;  // the next position for the values of each rank
   for (std::int64_t n : sizes) next.push_back(parts.emplace_back(static_cast<std::size_t>(n * n_rows)).data());
   const std::int64_t n_values = population.offsets[n_lists];
   for (int row = 0; row < n_rows; ++row, values += n_values)

@@ -8,12 +8,12 @@
 
 namespace sparsesnn {
 
-// A count of at most `most` travels as 1, 2 or 4 bytes.
+// A count of at most `most` is sent in 1, 2 or 4 bytes.
 inline std::size_t count_bytes(std::uint32_t most) { return most < 256 ? 1 : most < 65536 ? 2 : 4; }
 void pack_counts(const std::int32_t* counts, std::size_t n, std::size_t n_bytes, unsigned char* to);
 void unpack_counts(const unsigned char* from, std::size_t n, std::size_t n_bytes, std::int32_t* counts);
 
-// Bytes that a rank tells another.
+// Bytes sent from one rank to another.
 struct Message {
   const unsigned char* data = nullptr;
   std::size_t size = 0;
@@ -25,10 +25,10 @@ struct Message {
 
 class OwnEvents;
 
-// What a shard of `n_neurons` tells the others of its lists: its sorted events, unless null; the ids, from the shard's
-// first neuron on, uint16 or uint32; how many spikes, then how many entries each list has, [n_lists] counts of at most
-// n_neurons; and, of the first owner of a population with a capacity, how many candidates found no slot in any shard,
-// [n_lists] int32: all owners know that. A rank without neurons sends nothing.
+// The message of a shard of `n_neurons` about its lists: its sorted events, unless null; the ids, from the shard's
+// first neuron on, uint16 or uint32; the number of spikes, then of entries, in each list, [n_lists] counts of at most
+// n_neurons; and, only from the first owner of a population with a capacity, the number of candidates that found no
+// slot in any shard, [n_lists] int32, which all owners know. A rank without neurons sends nothing.
 Array<unsigned char> shard_message(const Lists& lists, std::int64_t n_lists, std::uint32_t n_neurons,
                                    const std::int32_t* dropped, const OwnEvents* events);
 
@@ -51,7 +51,7 @@ struct Runs {
   std::int64_t size() const { return n_spikes() + n_near(); }
 };
 
-// Who owns which entries of lists; rank r owns neurons first[r]..first[r + 1]-1 of the population, of which there are
+// The owners of the entries of lists; rank r owns neurons first[r]..first[r + 1]-1 of the population, which has
 // first[R].
 class Owners {
  public:
@@ -68,11 +68,11 @@ class Owners {
   const std::int64_t* offsets_;
   const std::int32_t* n_spikes_;
   int n_ranks_;
-  Array<std::int32_t> edges_;  // [n_lists][spikes, near-spikes][R + 1], from the first of them in the list on
+  Array<std::int32_t> edges_;  // [n_lists][spikes, near-spikes][R + 1], counted from the first of them in the list
 };
 
 // `n_rows` values of each entry of a population's lists, [n_rows][entries], for the owners: [n_rows][own entries] each,
-// in the order of the lists that a rank itself has.
+// in the order of the owner's own lists.
 std::vector<Array<float>> split_values(const Lists& population, std::int64_t n_lists, const float* values, int n_rows,
                                        const std::vector<std::uint32_t>& first);
 

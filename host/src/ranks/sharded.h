@@ -1,10 +1,10 @@
-// A layer whose neurons live on several ranks: what its passes ask of the other ranks.
+// A layer whose neurons live on several ranks: the requests of its passes to the other ranks.
 //
-// A shard is a run of whole tiles. Its passes are those of a layer of its own neurons, with all sources whole, up to
-// three things that the whole population decides, and that must come out as in one process:
-//   - a capacity, applied to all candidates: ranks tell one another how many they have;
+// A shard is a run of whole tiles. Its passes are those of a layer of its own neurons, with all sources whole, except
+// for three results that depend on the whole population, and that must be the same as in one process:
+//   - a capacity, applied to all candidates: ranks exchange their counts;
 //   - the current from the population's own spikes, step by step: ranks exchange the ids that fired;
-//   - gradients of list values, sums over all tiles (tile_sums.h): of lists from other populations a pass returns the
+//   - gradients of list values, sums over all tiles (tile_sums.h): for lists from other populations a pass returns the
 //     sums of the rank's blocks of tiles; for the population's own lists ranks exchange those, step by step.
 #pragma once
 
@@ -20,26 +20,26 @@ namespace sparsesnn {
 struct Kernels;
 class TileColumns;
 
-// Implemented over Python's communicators (sharded_bindings.cpp). Called by the thread that runs the pass, no other.
-// Ranks ascend with the neurons that they own.
+// Implemented over Python's communicators (sharded_bindings.cpp). Called only by the thread that runs the pass. Ranks
+// ascend with the neurons that they own.
 class Exchange {
  public:
   virtual ~Exchange() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // First neuron of every rank, and behind them the number of neurons: [R + 1].
+  // First neuron of every rank, followed by the number of neurons: [R + 1].
   virtual const std::vector<std::uint32_t>& first() const = 0;
   std::uint32_t n_neurons(int r) const { return first()[r + 1] - first()[r]; }
-  // Of `n` numbers the sums over all ranks, and over those before this one.
+  // The sums of each of `n` numbers over all ranks, and over the ranks before this one.
   virtual void scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) = 0;
-  // Starts to send `to[r]` to each rank r but this one; `finish` waits for what the others sent, [R], which stays valid
+  // Starts to send `to[r]` to each other rank r; `finish` waits for the messages of the others, [R], which stay valid
   // until the next start. Two exchanges may be under way, in slots 0 and 1. Spikes end with n_kinds counts of each of
-  // n_lists lists; of sums n_lists is 0, and to[rank()] is what this rank has for itself.
+  // n_lists lists; for sums n_lists is 0, and to[rank()] is this rank's own part.
   virtual void start(int slot, const std::vector<Message>& to, std::size_t n_lists, std::size_t n_kinds) = 0;
   virtual std::vector<Message> finish(int slot) = 0;
 };
 
-// Two halves of the samples, so that one can be computed while what the other one sent is on its way.
+// Two halves of the samples, so that one can be computed while the messages of the other are under way.
 struct Half {
   int b0, b1;
   int size() const { return b1 - b0; }
@@ -50,15 +50,15 @@ inline std::vector<Half> halves(int n_samples) {
   return {{0, n_samples / 2}, {n_samples / 2, n_samples}};
 }
 
-// The forward pass of a shard step by step. `columns`: where what sources bring waits for the loops, else null;
-// `dropped`: [T·B] or null.
+// The forward pass of a shard step by step. `columns`: if input currents of sources are stored before the loops run,
+// else null; `dropped`: [T·B] or null.
 void run_by_step(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, Exchange& exchange,
                  std::int32_t* dropped);
 
 // Capacity of a shard of a layer that ran tile by tile.
 void select_shards(const Kernels& kernels, const ForwardPass& pass, Exchange& exchange, std::int32_t* dropped);
 
-// The backward pass of a recurrent shard, step by step and then the rest; as layer_backward, which calls it.
+// The backward pass of a recurrent shard, step by step and then the rest; like layer_backward, which calls it.
 LayerGradients recurrent_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
                                   const OutputGrads& d_out, const Wanted& wanted);
 

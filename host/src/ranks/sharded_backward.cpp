@@ -17,7 +17,7 @@
 namespace sparsesnn {
 namespace {
 
-// Of every rank the first neuron and the blocks that its tiles add up to; how all blocks fold.
+// For every rank its first neuron and the blocks that its tiles add up to; how all blocks fold.
 struct Ranks {
   const std::vector<std::uint32_t>& first;  // [R + 1]
   std::vector<std::vector<TileBlock>> blocks;
@@ -35,14 +35,14 @@ struct Ranks {
 };
 
 struct OwnGrads {
-  Array<float> d_values;               // of this rank's list values, with what reaches them through the loops
-  std::vector<Array<float>> d_delays;  // as LayerGradients
+  Array<float> d_values;               // of this rank's list values, including the gradients through the loops
+  std::vector<Array<float>> d_delays;  // as in LayerGradients
 };
 
 // The steps of a shard from the last to the first. ∂L/∂i of a rank's neurons at step t gives, through the rank's
-// columns of the loops, a share of ∂L/∂(list values) of the steps t - delay of every neuron of the population:
-// summed over blocks of the rank's tiles it goes to the neuron's owner, who adds up the blocks of all ranks. Shares
-// travel once in as many steps as the shortest delay of the loops, as spikes do forward.
+// columns of the loops, a share of ∂L/∂(list values) of the steps t - delay of every neuron of the population: summed
+// over blocks of the rank's tiles it goes to the neuron's owner, who adds up the blocks of all ranks. Shares are
+// exchanged as rarely as spikes in the forward pass: once in every shortest delay of the loops.
 class StepsBack {
  public:
   StepsBack(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const Lists& all,
@@ -50,7 +50,7 @@ class StepsBack {
   OwnGrads run();
 
  private:
-  // A loop that carries a step's lists; of fractional axonal delays, one of the two parts.
+  // A loop that carries a step's lists; with fractional axonal delays, one of the two parts.
   struct Tap {
     const Loop* loop;
     int part;
@@ -65,7 +65,7 @@ class StepsBack {
   void state_grads(int t, Half half);
   void send(int t0, int t1, int h);
   void arrive(int t0, int t1, int h);
-  // Where a worker makes the shares of a list.
+  // A worker's memory for the shares of a list.
   struct Room {
     std::vector<float> whole;
     std::vector<const float*> d_each;
@@ -89,10 +89,10 @@ class StepsBack {
   const PackedLoops loops_;
   const DelayGrads delay_grads_;
   const std::vector<Half> halves_;
-  std::vector<std::vector<Tap>> heard_;  // [T], what carries the lists of a step to later steps of this pass
+  std::vector<std::vector<Tap>> heard_;  // [T], the taps that carry the lists of a step to later steps of this pass
   std::vector<Sums> sums_;               // by half
   std::vector<Room> rooms_;              // by worker
-  // Of the step at hand, of each tap the sums of all blocks; of both parts of a loop, their sums.
+  // At the current step, for each tap the sums of all blocks; for both parts of a loop, their sums.
   std::vector<std::vector<const float*>> blocks_of_;
   std::vector<float> parts_[2];
   Array<float> total_;  // [own slots]
@@ -160,8 +160,8 @@ OwnGrads StepsBack::run() {
 
 // ∂L/∂v and ∂L/∂i of this rank's neurons.
 void StepsBack::state_grads(int t, Half half) {
-  BackwardPass step = pass_;  // of all samples: a copy takes longer than some of their steps
-  step.n_steps = t + 1;       // ∂L/∂(list values) is whole: nothing more comes from later steps
+  BackwardPass step = pass_;  // for all samples: a copy takes longer than some of their steps
+  step.n_steps = t + 1;       // ∂L/∂(list values) is complete: later steps add nothing more
   parallel_for(half.size(), [&](int k, int) {
     const int b = half.b0 + k;
     kernels_.state_grad_by_sample(step, {t, t + 1, b, b + 1}, t, t + 1, b,
@@ -169,11 +169,11 @@ void StepsBack::state_grads(int t, Half half) {
   });
 }
 
-// What the lists of steps t0..t1-1 receive from this rank's neurons, to their owners.
+// Sends the shares of the lists of steps t0..t1-1 from this rank's neurons to the owners.
 void StepsBack::send(int t0, int t1, int h) {
   const Half half = halves_[h];
   const int n_ranks = exchange_.size(), n_lists = (t1 - t0) * half.size();
-  // Of every list and rank, where the first sum goes, and how far the next one is from it.
+  // For every list and rank, the position of the first sum, and the distance to the next one.
   std::vector<std::size_t> at(static_cast<std::size_t>(n_lists) * n_ranks),
       stride(static_cast<std::size_t>(t1 - t0) * n_ranks);
   std::vector<Message> to(n_ranks);
@@ -200,8 +200,8 @@ void StepsBack::send(int t0, int t1, int h) {
   exchange_.start(h, to, 0, 0);
 }
 
-// Of one list: the whole list in one go, for the kernel works on many rows at once; then each rank's part of it, which
-// goes to at[r] of its sums, those of the next tap or block `stride[r]` on.
+// The shares of one list: computed for the whole list at once, because the kernel works on many rows together; then
+// each rank's part, which goes to at[r] of its sums, those of the next tap or block `stride[r]` further.
 void StepsBack::shares(int t, int b, const std::size_t* at, const std::size_t* stride, Sums& to, Room& room) {
   const std::vector<Tap>& taps = heard_[t];
   const std::size_t n_sums = taps.size() * blocks_.size();
@@ -230,13 +230,13 @@ void StepsBack::shares(int t, int b, const std::size_t* at, const std::size_t* s
   }
 }
 
-// Adds to ∂L/∂(own list values) of steps t0..t1-1 what all ranks' neurons sent.
+// Adds the shares sent by all ranks to ∂L/∂(own list values) of steps t0..t1-1.
 void StepsBack::arrive(int t0, int t1, int h) {
   const Half half = halves_[h];
   std::vector<Message> from = exchange_.finish(h);
   const std::vector<float>& own = sums_[h][exchange_.rank()];
   from[exchange_.rank()] = Message::of(own.data(), own.size());
-  std::size_t n = 0;  // of each block of tiles
+  std::size_t n = 0;  // for each block of tiles
   for (int t = t0; t < t1; ++t) n += heard_[t].size() * n_own(t, half);
   std::vector<const float*> next;
   for (int r = 0; r < exchange_.size(); ++r) {
@@ -249,7 +249,7 @@ void StepsBack::arrive(int t0, int t1, int h) {
   for (int t = t0; t < t1; ++t) add(t, half, next);
 }
 
-// The same of one step; from: where each rank's sums go on.
+// The same for one step; from: the current position in each rank's sums.
 void StepsBack::add(int t, Half half, std::vector<const float*>& from) {
   const std::int64_t begin = saved_.lists.offsets[list(t, half.b0)];
   const std::size_t n = n_own(t, half);
@@ -271,7 +271,7 @@ void StepsBack::add(int t, Half half, std::vector<const float*>& from) {
   }
 }
 
-// The same of a loop with axonal delays, from the sums of both parts of every entry of one half.
+// The same for a loop with axonal delays, from the sums of both parts of every entry of one half.
 void StepsBack::add_parts(int t, Half half, const Loop& loop, const float* earlier, const float* later) {
   double* const d_delays = pass_.d_delays[&loop - loops_.loops.data()];
   for (int b = half.b0; b < half.b1; ++b) {
@@ -291,8 +291,8 @@ void StepsBack::add_parts(int t, Half half, const Loop& loop, const float* earli
 
 }  // namespace
 
-// With ∂L/∂(list values) whole, the rest is the backward pass of a layer without loops that hears its population's
-// lists as one source more for each of them.
+// With ∂L/∂(list values) complete, the rest is the backward pass of a layer without loops, whose additional sources,
+// one per loop, are its population's lists.
 LayerGradients recurrent_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
                                   const OutputGrads& d_out, const Wanted& wanted) {
   const Lists& all = input.population;

@@ -1,4 +1,4 @@
-// The forward pass of a shard, where it has to ask the other ranks.
+// The forward pass of a shard with requests to the other ranks.
 #include <algorithm>
 #include <cstring>
 
@@ -14,8 +14,8 @@
 namespace sparsesnn {
 namespace {
 
-// Applies the capacity to lists i0..i1-1; others: of each list the fired and near candidates of the other shards, all
-// and before this one, [n][4].
+// Applies the capacity to lists i0..i1-1; others: for each list the fired and near candidates of the other shards, in
+// all and before this one, [n][4].
 void select_lists(const Kernels& kernels, const ForwardPass& pass, const std::int32_t* others, std::int64_t i0,
                   std::int64_t i1, std::int32_t* dropped) {
   constexpr std::int64_t piece = 64;
@@ -26,7 +26,7 @@ void select_lists(const Kernels& kernels, const ForwardPass& pass, const std::in
   });
 }
 
-// The same where ranks have yet to count: a total and a sum over the ranks before this one are all it takes.
+// The same if ranks have not exchanged counts yet: it takes only a total and a sum over the ranks before this one.
 void count_and_select(const Kernels& kernels, const ForwardPass& pass, Exchange& exchange, std::int64_t i0,
                       std::int64_t i1, std::int32_t* dropped) {
   const std::size_t n = static_cast<std::size_t>(i1 - i0);
@@ -48,11 +48,12 @@ void count_and_select(const Kernels& kernels, const ForwardPass& pass, Exchange&
 // The steps of a shard, in two halves of the samples: while one half's spikes travel the other half is computed. Ids of
 // the population are uint16 or uint32.
 //
-// Of a recurrent layer spikes travel once in as many steps as the shortest delay of its loops, a slab: nobody hears
-// them earlier. A message holds the ids that fired, then, for each step and sample, how many neurons fired (and nearly
-// fired, with a capacity). A capacity is applied when the messages are there: every rank knows by the counts which of
-// its own candidates stay, and which of the others' spikes. Two kinds of lists are chosen before they are sent: those
-// of fixed activity, for they hold silent neurons too, and those whose next step derives through the spikes that stay.
+// In a recurrent layer spikes are exchanged once per slab, a number of steps equal to the shortest delay of its loops:
+// they arrive no earlier. A message holds the ids that fired, then, for each step and sample, the number of neurons
+// that fired (and nearly fired, with a capacity). A capacity is applied once the messages have arrived: from the counts
+// every rank knows which of its own candidates are kept, and which of the others' spikes. Two kinds of lists are
+// selected before they are sent: those of fixed activity, because they hold silent neurons too, and those whose next
+// step differentiates through the kept spikes.
 template <class Id>
 class Steps {
  public:
@@ -103,7 +104,7 @@ class Steps {
     std::vector<std::vector<Id>> merged;  // [D], the population's spikes of a step, sample after sample
   };
 
-  // What sources bring to steps t..t+n_waiting_-1.
+  // Sums the input currents of steps t..t+n_waiting_-1 from the sources.
   void hear(int t, Half half) {
     const int t1 = std::min(pass_.n_steps, t + n_waiting_);
     parallel_for(pass_.spec->n_tiles(), [&](int p, int worker) {
@@ -113,7 +114,7 @@ class Steps {
     });
   }
 
-  // [P·W]; of hear_sources, those of a half's samples and of n_waiting_ steps lie together.
+  // [P·W]; from hear_sources, those of a half's samples and of n_waiting_ steps are contiguous.
   float* current_of(int t, int b) const {
     const int first = t - t % n_waiting_, n_together = std::min(pass_.n_steps - first, n_waiting_);
     const Half half = halves_[b >= halves_.back().b0 ? halves_.size() - 1 : 0];
@@ -156,7 +157,7 @@ class Steps {
   std::size_t kinds() const { return selects_late_ ? 2 : 1; }
   std::size_t n_counts(Half half) const { return static_cast<std::size_t>(half.size()) * kinds(); }  // of a step
 
-  // Starts to send what fired in steps t0..t1-1.
+  // Starts to send the ids that fired in steps t0..t1-1.
   void send(int t0, int t1, int h) {
     const Half half = halves_[h];
     const LayerSpec& spec = *pass_.spec;
@@ -219,8 +220,8 @@ class Steps {
     }
   }
 
-  // Candidates of the other shards for the lists of a step, [B/2][4], from what all counted: of_first, `stride` on for
-  // the next rank.
+  // Candidates of the other shards for the lists of a step, [B/2][4], from the counts of all: of_first, `stride`
+  // further for the next rank.
   std::vector<std::int32_t> others_of(const std::int32_t* of_first, std::size_t stride, int n) const {
     std::vector<std::int32_t> others(4 * static_cast<std::size_t>(n));
     for (int r = 0; r < exchange_.size(); ++r) {
@@ -259,7 +260,7 @@ class Steps {
     }
   }
 
-  // Leaves those of n spikes that the capacity leaves; returns how many.
+  // Keeps those of n spikes that the capacity admits; returns their number.
   std::int64_t keep(Id* ids, std::int64_t n, int t, int b) const {
     const std::int64_t capacity = pass_.spec->capacity;
     if (n <= capacity) return n;
@@ -272,8 +273,8 @@ class Steps {
 
   const Kernels& kernels_;
   const ForwardPass& pass_;
-  ForwardPass of_loops_;        // the same with currents that sources have been added to, where they wait
-  TileColumns* const columns_;  // where what sources bring waits for the loops, else null
+  ForwardPass of_loops_;        // the same with the sources already in the currents, if they are stored
+  TileColumns* const columns_;  // if input currents of sources are stored before the loops run, else null
   Exchange& exchange_;
   std::int32_t* const dropped_;
   const std::vector<Half> halves_;
@@ -281,12 +282,12 @@ class Steps {
   const int n_kept_;                  // D, the longest delay of a loop
   const int n_slab_;                  // steps between two exchanges, the shortest delay of a loop
   std::vector<OwnSpikes> arrived_;    // [D][B], the population's spikes of the last D steps
-  std::vector<OwnSpikes> heard_;      // [B][loops], of the step at hand
+  std::vector<OwnSpikes> heard_;      // [B][loops], of the current step
   std::vector<UnderWay> under_way_;   // [B]
   std::vector<HalfSpikes> messages_;  // by half
-  std::vector<std::int32_t> counts_;  // of the messages at hand
-  std::vector<const Id*> ids_;        // [R], where those of each rank go on, likewise
-  int n_waiting_ = 1;                 // steps whose currents wait
+  std::vector<std::int32_t> counts_;  // of the current messages
+  std::vector<const Id*> ids_;        // [R], the current position in those of each rank, likewise
+  int n_waiting_ = 1;                 // steps whose currents are stored
   Array<float> current_;              // [B][n_waiting_][row]
 };
 

@@ -17,14 +17,14 @@ std::vector<Chunk> chunks_of(int n_steps, int n_samples, const ListOrder& order)
   return make_chunks(order.plan, n_steps, n_samples, make_leaves(n_samples, 0, 0));
 }
 
-// Bytes in which a count of events of one sender travels, and a row.
+// The sizes in bytes of a count of one sender's events, and of a row, in a message.
 std::pair<std::size_t, std::size_t> widths(const std::vector<Chunk>& chunks) {
   std::size_t most = 0;
   for (const Chunk& chunk : chunks) most = std::max(most, chunk.n_rows());
   return {count_bytes(static_cast<std::uint32_t>(most)), most <= 65536 ? 2 : 4};
 }
 
-// What follows must lie as ids want it.
+// Aligns for the ids that follow.
 std::size_t aligned(std::size_t n_bytes) { return (n_bytes + 7) / 8 * 8; }
 
 bool same(const Chunk& a, const Chunk& b) { return a.t0 == b.t0 && a.t1 == b.t1 && a.b0 == b.b0 && a.b1 == b.b1; }
@@ -68,7 +68,7 @@ void OwnEvents::pack(unsigned char* to) const {
 
 Array<float> OwnEvents::to_slots(const float* values, std::size_t n_slots) const {
   Array<float> slots(n_slots);
-  std::fill(slots.data() + size_, slots.data() + n_slots, 0.0f);  // the last steps' lists, which nobody hears
+  std::fill(slots.data() + size_, slots.data() + n_slots, 0.0f);  // the last steps' lists, which have no reader
   for (const Events& events : chunks_)
     put_in_lists(events, {std::exchange(values, values + events.n)}, slots.data(), n_slots);
   return slots;
@@ -130,7 +130,7 @@ SortedLists::SortedLists(const std::vector<Message>& messages, const std::vector
     good[c] = most < chunks_[c].chunk.n_rows() || !events.n;
   });
   if (!std::all_of(good.begin(), good.end(), [](char one) { return one; }))
-    throw InputError("SpikeListError", "a rank sent events in rows that no chunk has");
+    throw InputError("SpikeListError", "a rank sent events in rows outside every chunk");
 }
 
 bool SortedLists::serves(int delay, const std::vector<Chunk>& chunks) const {
@@ -140,7 +140,7 @@ bool SortedLists::serves(int delay, const std::vector<Chunk>& chunks) const {
 
 void SortedLists::put(int chunk, std::size_t begin, const float* sums, std::size_t n, float* values) const {
   const Sorted& of = chunks_[chunk];
-  for (std::size_t r = 0; r + 1 < first_.size(); ++r) {  // each rank's lie one behind the other
+  for (std::size_t r = 0; r + 1 < first_.size(); ++r) {  // each rank's are contiguous
     const std::size_t edge = static_cast<std::size_t>(of.events.starts[2 * std::size_t{first_[r]}]),
                       end = static_cast<std::size_t>(of.events.starts[2 * std::size_t{first_[r + 1]}]);
     const std::size_t from = std::max(begin, edge), to = std::min(begin + n, end);
@@ -155,7 +155,8 @@ Array<float> SortedLists::from_slots(const Lists& population, std::int64_t n_slo
   const SenderInput from{population, static_cast<int>(first_.back()), delay_, true};
   parallel_for(static_cast<int>(chunks_.size()), [&](int c, int) {
     const Sorted& of = chunks_[c];
-    std::vector<std::size_t> next(2 * std::size_t{first_.back()});  // where each neuron's next one of a kind goes
+    std::vector<std::size_t> next(2 *
+                                  std::size_t{first_.back()});  // the position of each neuron's next event of a kind
     for (std::size_t r = 0; r + 1 < first_.size(); ++r) {
       const std::size_t g0 = 2 * std::size_t{first_[r]}, g1 = 2 * std::size_t{first_[r + 1]};
       for (std::size_t g = g0; g < g1; ++g)

@@ -9,7 +9,7 @@ namespace sparsesnn {
 
 Array<double> column_squares(const float* x, std::size_t n_rows, std::size_t n_columns) {
   Array<double> sums = Array<double>::zeros(n_columns);
-  // A slab for each thread, so that rows are read from end to end, unless its sums do not stay in L1.
+  // A slab for each thread, so that rows are read from end to end, unless its sums do not fit in L1.
   constexpr std::size_t least = 64, most = 2048;
   const std::size_t n_threads = static_cast<std::size_t>(num_threads()), even = (n_columns + n_threads - 1) / n_threads,
                     width = std::clamp((even + least - 1) / least * least, least, most);

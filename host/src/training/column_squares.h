@@ -1,4 +1,4 @@
-// Norms that come out the same for any number of ranks: squares are summed neuron by neuron.
+// Norms that are the same for any number of ranks: squares are summed neuron by neuron.
 #pragma once
 
 #include "host/src/cpu/engine.h"

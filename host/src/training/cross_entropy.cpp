@@ -14,7 +14,7 @@ namespace sparsesnn {
 
 namespace {
 
-// ln x of x >= 1: x = 2^e m, and 2 artanh((m - 1) / (m + 1)).
+// ln x for x >= 1: x = 2^e m, and 2 artanh((m - 1) / (m + 1)).
 double log_of_sum(double x) {
   if (!(x < 0x1p1000)) return x;
   const auto bits = std::bit_cast<std::uint64_t>(x);
@@ -82,7 +82,7 @@ double CrossEntropy::losses(float* logits, float* losses) const {
     double sum = 0.0, loss = 0.0;
     for (int c = 0; c < n_classes; ++c) sum += exps[c];
     const double log_sum = log_of_sum(sum);
-    // a class that has no share adds nothing, not even where its logit is -infinity
+    // a class without a share adds nothing, even if its logit is -infinity
     for (int c = 0; c < n_classes; ++c)
       if (const double share = target(b, c)) loss += share * (log_sum - (own[c] - most));
     losses[b] = static_cast<float>(sum != sum ? sum : loss);

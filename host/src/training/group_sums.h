@@ -11,18 +11,18 @@ namespace sparsesnn {
 
 inline int count_groups(int n_samples) { return (n_samples + group_samples - 1) / group_samples; }
 
-// Groups of samples whose sum is at hand when their last chunk is done.
+// Groups of samples whose sum is complete after their last chunk.
 struct Leaf {
   int lo, hi;
-  int branch;  // which of the sums that are asked for it belongs to
-  int slot;    // where its sum lies; in those before it lie sums that wait, the branch's own in slot 0
-  int folds;   // how many of these it is then added to
+  int branch;  // the index of the requested sum that it belongs to
+  int slot;    // the place of its sum; the slots before it hold pending sums, slot 0 the branch's own
+  int folds;   // the number of pending sums it is then added to
 };
 
-// The leaves of these samples of a batch, groups counted from the first of them; n_batch: as `Wanted` has it.
+// The leaves of these samples of a batch, groups counted from the first of them; n_batch: as in `Wanted`.
 std::vector<Leaf> make_leaves(int n_samples, std::uint64_t first_sample, int n_batch);
 
-// The gradient of a weight, [branches][size], while its leaves are added up; without a gradient (null) nothing.
+// The gradient of a weight, [branches][size], while its leaves are added up; without a gradient (null) a no-op.
 class LeafSums {
  public:
   LeafSums(float* total, std::size_t size, const std::vector<Leaf>& leaves) : total_(total), size_(size) {
@@ -32,10 +32,10 @@ class LeafSums {
   explicit operator bool() const { return total_ != nullptr; }
   std::size_t size() const { return size_; }
 
-  // Where the sum of a leaf belongs, [size].
+  // The place of the sum of a leaf, [size].
   float* of(const Leaf& leaf) const { return slot(leaf, leaf.slot); }
 
-  // Adds the sum of a leaf to those that wait for it.
+  // Adds the sum of a leaf to the pending sums.
   void fold(const Leaf& leaf) const {
     for (int k = leaf.slot - 1; total_ && k >= leaf.slot - leaf.folds; --k)
       add_branches({slot(leaf, k), slot(leaf, k + 1)}, {0, 1}, size_, slot(leaf, k));
@@ -60,7 +60,7 @@ void add_samples(const float* by_sample, std::size_t stride, std::size_t n, int 
 Array<float> add_groups(const Array<float>& groups, std::size_t n);
 
 // Calls visit(b0, b1, sum) for each group of samples; `sum` [n] is zero at first. Returns the groups' sums, added up in
-// order or, `separate`, one after another: [G, n].
+// order or, if `separate`, one after another: [G, n].
 template <class Visit>
 Array<float> sum_groups(int n_samples, std::size_t n, bool separate, Visit&& visit) {
   const int n_groups = count_groups(n_samples);
@@ -74,11 +74,11 @@ Array<float> sum_groups(int n_samples, std::size_t n, bool separate, Visit&& vis
   return separate ? std::move(groups) : add_groups(groups, n);
 }
 
-// The same of numbers that each sample has, [samples][stride].
+// The same for numbers of each sample, [samples][stride].
 Array<float> sum_samples(const Array<float>& by_sample, std::size_t stride, int n_samples, std::size_t n,
                          bool separate);
 
-// The same of sums that each group has, [groups][stride].
+// The same for sums of each group, [groups][stride].
 Array<float> sum_padded_groups(const Array<float>& by_group, std::size_t stride, std::size_t n, bool separate);
 
 // Gradients of a spiking layer's parameters: Σ over slots of σ'·e times the trace stored with the slot, in the order of

@@ -7,7 +7,7 @@
 namespace sparsesnn {
 namespace {
 
-// Appends what groups lo..hi-1 are made of; `whole` says which may stay in one piece.
+// Appends the branches of groups lo..hi-1; `whole` returns whether groups may stay in one piece.
 template <class Whole>
 void divide(int lo, int hi, const Whole& whole, const std::vector<int>& edges, std::vector<Branch>& out) {
   if (whole(lo, hi)) {
@@ -24,12 +24,12 @@ void divide(int lo, int hi, const Whole& whole, const std::vector<int>& edges, s
   }
 }
 
-constexpr std::size_t block = 4096;  // numbers that wait in a cache
+constexpr std::size_t block = 4096;  // numbers of a pending sum that stay in cache
 
 // Adds up numbers begin..end-1.
 void add_range(const std::vector<const float*>& branches, const std::vector<int>& folds, std::size_t begin,
                std::size_t end, float* total) {
-  if (branches.size() == 2) {  // two halves of a batch: nothing has to wait
+  if (branches.size() == 2) {  // two halves of a batch: no pending sums
     const float *first = branches[0], *second = branches[1];
     for (std::size_t k = begin; k < end; ++k) total[k] = first[k] + second[k];
     return;
@@ -42,7 +42,7 @@ void add_range(const std::vector<const float*>& branches, const std::vector<int>
   std::vector<float> waiting(block * most);
   for (std::size_t from = begin; from < end; from += block) {
     const std::size_t count = std::min(end - from, block);
-    float* next = waiting.data();  // behind the sums that wait
+    float* next = waiting.data();  // after the pending sums
     for (std::size_t b = 0; b < branches.size(); ++b) {
       const float* branch = branches[b] + from;
       if (folds[b] == 0) {

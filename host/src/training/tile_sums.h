@@ -1,8 +1,8 @@
-// In which order what the tiles of a population give is added.
+// The order in which contributions of a population's tiles are added.
 //
 // Pairwise: the sum over an aligned block of 2^k tiles is that of its first half plus that of its second. A number of
-// tiles that is no power of two leaves several blocks, the largest first (13 tiles: 8, 4, 1), which are added from the
-// last to the first. So whoever holds some of the tiles adds them up to a few blocks, half of a large population to
+// tiles that is not a power of two leaves several blocks, the largest first (13 tiles: 8, 4, 1), which are added from
+// the last to the first. So a rank with some of the tiles adds them up to a few blocks, half of a large population to
 // one, and all arrive at the same bits.
 #pragma once
 
@@ -28,7 +28,7 @@ inline std::vector<TileBlock> tile_blocks(int begin, int end) {
   return blocks;
 }
 
-// Of all blocks of a population, ascending, how many of the sums that wait each is added to, the latest first: in the
+// For all blocks of a population, ascending, the number of pending sums that each is added to, the latest first: in the
 // end one sum is left.
 inline std::vector<int> block_folds(const std::vector<TileBlock>& blocks) {
   std::vector<int> folds, waiting;

@@ -1,5 +1,5 @@
 // Part of the emulated machine: the one collective between replicas that the IPU program uses. Here the replicas'
-// values are added in their order; in which order the real library adds is not documented.
+// values are added in their order; the order in the real library is not documented.
 #pragma once
 
 #include <poplar/Program.hpp>

@@ -16,14 +16,14 @@ namespace poplar {
 
 class Engine {
  public:
-  // Throws poplar_error where the graph breaks a rule of the machine.
+  // Throws poplar_error if the graph breaks a rule of the machine.
   Engine(const Graph& graph, ArrayRef<program::Program> programs, const OptionFlags& options = {});
   Engine(Engine&&) noexcept;
   ~Engine();
 
   void load(const Device& device);
   void connectStream(StringRef handle, void* begin, void* end);
-  // `f` is given the memory that one transfer of one replica reads or fills.
+  // `f` receives the memory that one transfer of one replica reads or fills.
   void connectStreamToCallback(StringRef handle, unsigned replica, std::function<void(void*)> f);
   void run(unsigned program);
 

@@ -1,4 +1,4 @@
-// Part of the emulated machine: building a graph. What is not declared here is not emulated, and does not compile.
+// Part of the emulated machine: building a graph. Functions not declared here are not emulated, and do not compile.
 #pragma once
 
 #include <cstdint>
@@ -80,7 +80,7 @@ class Graph {
   const Target& getTarget() const;  // of one replica
   unsigned getReplicationFactor() const;
 
-  // The codelets are linked in: there is no file to load, but it must be one that popc would have made.
+  // The codelets are linked in: there is no file to load, but its name must be one that popc could have made.
   bool addCodelets(StringRef file);
 
   Tensor addVariable(const Type& type, ArrayRef<std::size_t> shape, const DebugContext& name = {});

@@ -21,7 +21,7 @@ class half {
   }
 
  private:
-  // To the nearest, ties to even; what is too large becomes infinite.
+  // To the nearest, ties to even; values that are too large become infinite.
   static std::uint16_t round(float x) {
     std::uint32_t word;
     std::memcpy(&word, &x, sizeof(word));

@@ -1,4 +1,4 @@
-// Part of the emulated machine: the programs that the IPU program is made of.
+// Part of the emulated machine: the program steps that the IPU program uses.
 #pragma once
 
 #include <memory>

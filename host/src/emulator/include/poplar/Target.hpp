@@ -34,7 +34,7 @@ class Device {
   Target target_;
 };
 
-// The device that the SDK emulates on the host; here: that we emulate.
+// The device that the SDK emulates on the host, and that we emulate here.
 struct IPUModel {
   explicit IPUModel(const char* /*architecture*/ = "ipu2") {}
   unsigned numIPUs = 1;

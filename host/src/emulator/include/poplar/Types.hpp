@@ -1,4 +1,4 @@
-// Part of the emulated machine: the small value types of Poplar's host interface, as far as the IPU program uses them.
+// Part of the emulated machine: the small value types of Poplar's host interface that the IPU program uses.
 #pragma once
 
 #include <cstddef>

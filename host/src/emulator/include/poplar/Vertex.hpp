@@ -1,5 +1,6 @@
-// Part of the emulated machine: what a codelet sees. Every field is a pointer, vectors with a count; the emulator fills
-// them in before it calls compute. `size()` exists for SPAN alone, as on the device; Input is const, as on the device.
+// Part of the emulated machine: the interface of a codelet. Every field is a pointer, vectors with a count; the
+// emulator fills them in before it calls compute. `size()` exists for SPAN only, and Input is const, both as on the
+// device.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,7 @@ class InOut;
 
 namespace emulated {
 
-// A vector's data, by what may be done with it.
+// A vector's data, by kind of access.
 template <class T, VectorLayout layout>
 class View {
  public:

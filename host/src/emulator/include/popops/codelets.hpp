@@ -1,4 +1,4 @@
-// Part of the emulated machine: collectives of the real one use codelets of PopLibs; here they need none.
+// Part of the emulated machine: the real collectives use codelets of PopLibs; here they need none.
 #pragma once
 
 #include <poplar/Graph.hpp>
