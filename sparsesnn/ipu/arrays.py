@@ -1,4 +1,4 @@
-"""How arrays lie in the streams of the IPU program: by shard for what belongs to neurons, by collector for lists.
+"""The layout of arrays in the streams of the IPU program: by shard for neurons' data, by collector for lists.
 
 Letters: T steps, B samples of the program, M senders, N neurons, n neurons of a shard, w = n rounded up to a pair, K
 capacity, stride = 2 + K rounded up to a pair. A list is n_spikes, n_listed, then ids, all uint16.
@@ -49,13 +49,13 @@ def unpack_columns(flat: Array, n_rows: int, shards: Sequence[Shard]) -> Array:
 
 
 def pack_lists(spikes: SpikeBatch, n_samples: int, capacity: int, collectors: Sequence[Collector]) -> Array:
-    """Lists → flat uint16: per collector [T, its samples, stride]; samples that are missing have empty lists.
+    """Lists → flat uint16: per collector [T, its samples, stride]; missing samples have empty lists.
 
-    Errors: `SpikeListError` where a list is longer than `capacity`, and for spikes with values.
+    Errors: `SpikeListError` if a list is longer than `capacity`, and for spikes with values.
     """
     if spikes.graded:
         raise SpikeListError(
-            "input: spikes have values, but the lists of an IPU say only who fired; give plain lists, or take backend cpu or dense"
+            "input: spikes have values, but an IPU's lists hold only ids; give plain lists, or use backend cpu or dense"
         )
     n_listed = spikes.n_listed.numpy()
     if n_listed.size and n_listed.max() > capacity:
@@ -88,9 +88,9 @@ def by_sample(flat: Array, n_steps: int, collectors: Sequence[Collector]) -> Arr
 def unpack_lists(
     flat: Array, dropped: Array, n_steps: int, n_samples: int, n_neurons: int, collectors: Sequence[Collector]
 ) -> SpikeBatch:
-    """The device's lists as a `SpikeBatch`, of the first `n_samples` samples."""
+    """The device's lists of the first `n_samples` samples as a `SpikeBatch`."""
     rows = by_sample(flat, n_steps, collectors)[:, :n_samples]
-    rows = rows.reshape(n_steps * n_samples, rows.shape[2])  # of no sample, too
+    rows = rows.reshape(n_steps * n_samples, rows.shape[2])  # even for no samples
     counts = by_sample(dropped, n_steps, collectors)[:, :n_samples, 0]
     n_listed = rows[:, 1].astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(n_listed)])

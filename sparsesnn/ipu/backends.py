@@ -1,4 +1,4 @@
-"""The machines that run a program: the emulated IPU, the SDK's model of one, hardware; each a compiled module."""
+"""The machines that run a program: the emulated IPU, the SDK's model of one, hardware; a compiled module for each."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Machine:
     """A machine that runs a program.
 
     Args:
-        module: of the package, the compiled program.
-        emulated: by this project.
-        tiles: that a self-test takes.
-        poprun: whether PopRun can share it out over processes.
+        module: the package's compiled module with the program.
+        emulated: whether this project emulates it.
+        tiles: the tiles that a self-test uses.
+        poprun: whether PopRun can run it in several processes.
     """
 
     module: str
@@ -39,7 +39,7 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
         "ipu": Machine("_ipu_sdk", tiles=1472, poprun=True),
     }
 )
-#: when the emulated machine looks for faults
+#: when the emulated machine checks for faults
 CHECKS = ("always", "first", "never")
 
 
@@ -51,7 +51,7 @@ def machine_arguments(
         return "poprun" if poprun and MACHINES[backend].poprun else backend, codelets()
     if checks not in CHECKS:
         raise ConfigError(f"checks is {checks!r}; allowed: {', '.join(CHECKS)}")
-    native.set_num_threads(num_threads())  # as the engine
+    native.set_num_threads(num_threads())  # like the engine
     options = native.MachineOptions(
         checks=checks,
         bytes_per_tile=target.bytes_per_tile,
@@ -65,7 +65,7 @@ def machine_arguments(
 
 
 def native_module(backend: str) -> ModuleType:
-    """The compiled program for a machine; `ConfigError` where this installation has none."""
+    """The compiled program for a machine; `ConfigError` if this installation has none."""
     if backend not in MACHINES:
         raise ConfigError(f"backend is {backend!r}; allowed: {', '.join(MACHINES)}")
     try:
@@ -81,14 +81,14 @@ def native_module(backend: str) -> ModuleType:
 
 
 def present_machines() -> tuple[str, ...]:
-    """The machines that this installation has; hardware and the SDK's model only where it was built with the SDK."""
+    """The machines that this installation has; hardware and the SDK's model only if it was built with the SDK."""
     return tuple(
         name for name, machine in MACHINES.items() if machine.emulated or find_spec(f"sparsesnn.{machine.module}")
     )
 
 
 def codelets() -> str:
-    """The codelets that popc compiled, installed with the package."""
+    """Path of the codelets that popc compiled, installed with the package."""
     from importlib.resources import files
 
     return str(files("sparsesnn") / "codelets" / "ipu.gp")

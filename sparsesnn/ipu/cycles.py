@@ -1,4 +1,4 @@
-"""The cycles of one training step on the emulated machine, next to those that its plan predicts for the same lists."""
+"""The cycles of one training step on the emulated machine, next to its plan's prediction for the same lists."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cycles:
-    """One training step: forward, backward, update, and the streams of its batch; building the program is not part of it.
+    """One training step: forward, backward, update, and the streams of its batch; without building the program.
 
     With replicas, the cycles are those of the first one.
 
     Args:
         target: name of the machine.
-        counted: by the emulated machine.
-        predicted: by the plan's cost model, from the lists of this step.
+        counted: cycles, by the emulated machine.
+        predicted: cycles, by the plan's cost model, from the lists of this step.
         samples_per_s: of the whole batch, by the counted cycles; not measured on an IPU.
     """
 
@@ -47,7 +47,7 @@ class Cycles:
 
 
 def compare_cycles(program: IpuProgram, spikes: SpikeBatch) -> Cycles:
-    """Of the training step that the program ran last, with `spikes` as its input, since `reset_counts`."""
+    """The cycles of the program's last training step, with `spikes` as its input, since `reset_counts`."""
     plan, counted = program.plan, program.report().cycles
     lists = {plan.network.inputs[0]: spikes, **program.lists(spikes.n_samples)}
     prediction = predict(plan, steps=counted_lengths(plan, lists))
@@ -94,12 +94,12 @@ def _counted(plan: Plan, name: str, batch: SpikeBatch) -> list[CountedLengths]:
 
 
 def _padded(x: np.ndarray, n: int) -> np.ndarray:
-    """With zeros at the end of the last axis, up to `n`: empty lists of absent samples."""
+    """Pads the last axis with zeros up to `n`: empty lists of absent samples."""
     return np.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, n - x.shape[-1])])
 
 
 def _of_worker(x: np.ndarray, workers: int) -> float:
-    """Mean over the samples of the busiest worker; samples are dealt round and round."""
+    """Mean over the samples of the busiest worker; samples are dealt in turn."""
     rounds = -(-x.size // workers)
     return float(_padded(x, rounds * workers).reshape(rounds, workers).sum(0).max() / rounds)
 

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class DeviceLists(CountedSpikes):
-    """Spike lists by population. Counts come with each batch; lists are fetched when they are read, all of them at once.
+    """Spike lists by population. Counts come with each batch; lists are fetched on first access, all of them at once.
 
     Args:
-        program: whose last batch this is.
+        program: the program that ran this batch last.
         n_samples: B, samples of that batch.
 
-    Errors: `DescriptionError` for reading lists after the program has run another batch, which overwrites them.
+    Errors: `DescriptionError` when lists are read after the program has run another batch, which overwrites them.
     """
 
     def __init__(self, program: IpuProgram, n_samples: int) -> None:

@@ -1,6 +1,6 @@
-"""Which replicas of an IPU program this process drives: all of them, or under PopRun those of one instance.
+"""The replicas of an IPU program that this process drives: all of them, or under PopRun those of one instance.
 
-PopRun has reserved the IPUs, so that its numbers hold. The options of a run must agree with them.
+PopRun has reserved the IPUs, so its numbers take precedence. The options of a run must agree with them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Instance:
     """The replicas of one process.
 
     Args:
-        total: replicas of the program, over all processes.
-        own: replicas of this process.
-        first: number of the first of them, among all.
+        total: number of replicas of the program, over all processes.
+        own: number of replicas of this process.
+        first: index of the first of them, among all.
         poprun: whether PopRun chose them, and the device that they run on.
     """
 
@@ -38,7 +38,7 @@ class Instance:
         return self.own < self.total
 
     def samples(self, batch: int) -> int:
-        """Samples of a whole batch of `batch` that this process takes; the replicas have equal parts, rounded up."""
+        """Samples of a whole batch of `batch` in this process; the replicas have equal parts, rounded up."""
         return self.own * -(-batch // self.total)
 
 
@@ -50,10 +50,10 @@ def find_instance(
     Args:
         backend: a key of `MACHINES`.
         target: the IPUs of one replica.
-        replicas: `parallel.replicas`; 0: as many as PopRun has, and one without PopRun.
+        replicas: `parallel.replicas`; 0: PopRun's number, or one without PopRun.
         environ: None: `os.environ`.
 
-    Errors: `ConfigError` if PopRun has other replicas or other IPUs a replica, and for several processes of an emulated IPU.
+    Errors: `ConfigError` if PopRun has another number of replicas or of IPUs a replica, and for several processes of an emulated IPU.
     """
     given = find_replicas(os.environ if environ is None else environ)
     if given is None:
@@ -82,6 +82,6 @@ def find_instance(
         raise ConfigError(
             f"train.backend: is {backend!r} in {count(given.n_instances, 'instance')} of PopRun; "
             f"{'an emulated IPU' if MACHINES[backend].emulated else 'the model of an IPU'} adds up gradients in one process "
-            "only: give poprun --num-instances=1 (sparsesnn launch --ranks 1), or take backend 'ipu'"
+            "only: give poprun --num-instances=1 (sparsesnn launch --ranks 1), or use backend 'ipu'"
         )
     return Instance(given.total, given.own, given.first, poprun=True)

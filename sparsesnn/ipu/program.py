@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trained:
-    """What one training step on the device gives back.
+    """The results of one training step on the device.
 
     Args:
-        loss: mean cross-entropy of the batch, before the step; without the regularizer's part.
+        loss: mean cross-entropy of the batch, before the step; without the regularizer's term.
         gradient_norm: norm of all gradients together, before clipping.
         logits: float32[B, C]; losses: cross-entropy of each sample, float32[B]; of the samples of this process.
     """
@@ -50,22 +50,24 @@ class IpuProgram:
     """A plan, compiled, with the weights of a model on the device.
 
     Args:
-        plan: for an IPU target, from `sparsesnn.partition.make_plan`; it must list every neuron's tile. Its `replicas` run
-            on as many times its IPUs, each with its own samples; their gradients are added before the update (on the
-            emulated machine in their order), so that a batch of all samples trains as on one. With its `weight_dtype` "half" spikes and gradients read weights rounded to float16, and what trains is kept as float32.
-        model: its parameters go to the device now; they come back with `save`.
-        optimizer: what the plan was made for: its kind must be the plan's ("adamw" counts as "adam").
-        decoding: "max", "mean", "sum" or "last" of an LI readout, "count" of a spiking output.
+        plan: for an IPU target, from `sparsesnn.partition.make_plan`; it must list every neuron's tile. Its `replicas`
+            run on as many times its IPUs, each with its own samples; their gradients are added before the update (on
+            the emulated machine in their order), so that a batch of all samples trains as on one. With its
+            `weight_dtype` "half" spikes and gradients read weights rounded to float16, and trained weights are kept as
+            float32.
+        model: its parameters are copied to the device now, and back by `save`.
+        optimizer: its kind must be that of the plan ("adamw" counts as "adam").
+        decoding: "max", "mean", "sum" or "last" for an LI readout, "count" for a spiking output.
         n_classes: C.
         label_smoothing: in [0, 1).
-        regularizer: what activities outside bounds add to the gradient; None: nothing. The plan must know of it
+        regularizer: the gradient's term for activities outside bounds; None: no term. The plan must be made for it
             (`regularizes`).
         backend: "ipu-model", "ipu", or "sdk-model": the SDK's own model of an IPU, for `sparsesnn.ipu.selftest`.
         instance: the plan's replicas that this process drives; None: all of them.
-        checks: when the emulated machine looks for faults: "always", "first" execution of each phase, or "never".
+        checks: when the emulated machine checks for faults: "always", "first" execution of each phase, or "never".
 
-    Errors: `DescriptionError` for what the program has no codelet for; `PlanError` where a tile's memory overflows;
-    `ConfigError` where the backend is not there.
+    Errors: `DescriptionError` if the program has no codelet for the network; `PlanError` if a tile's memory overflows;
+    `ConfigError` if the backend is not installed.
     """
 
     def __init__(
@@ -86,16 +88,16 @@ class IpuProgram:
         self.optimizer = optimizer or Optimizer(kind=plan.optimizer)
         self.n_classes = n_classes or plan.network.populations[plan.network.output].n
         self.step = 0
-        self.n_batches = 0  # that ran; the device keeps the lists of the last one
+        self.n_batches = 0  # batches that ran; the device keeps the lists of the last one
         check(plan, model, self.optimizer, decoding)
         self.label_smoothing = label_smoothing
         regularizer = regularizer or Regularizer()
         if regularizer.bounds and not plan.regularizes:
-            raise ConfigError("the plan knows of no regularizer; give make_plan(…, regularizes=True)")
+            raise ConfigError("the plan was made without a regularizer; give make_plan(…, regularizes=True)")
         self.instance = instance or Instance(plan.replicas, plan.replicas)
         if self.instance.total != plan.replicas:
             raise ConfigError(
-                f"instance: has replicas of {self.instance.total} in all, but the plan has {plan.replicas}; plan with as many"
+                f"instance: has replicas of {self.instance.total} in all, but the plan has {plan.replicas}; plan with {self.instance.total}"
             )
         self.replicas, self.n_samples = self.instance.own, self.instance.own * plan.n_samples
         self._names = list(plan.populations)
@@ -117,7 +119,7 @@ class IpuProgram:
     # ---- weights -----------------------------------------------------------------------------------------------
 
     def load(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """The model's parameters, and if given the optimizer's state, onto the device."""
+        """Copies the model's parameters and, if given, the optimizer's state onto the device."""
         half = self.plan.weight_dtype == "half"
         for key, parameter, pack in self._parameters():
             packed = pack(_numpy(parameter))
@@ -149,8 +151,8 @@ class IpuProgram:
         self._program.run("load")
 
     def save(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """The device's weights into the model, and if given its moments into the optimizer's state. Without training
-        there is nothing that could have changed."""
+        """Copies the device's weights into the model and, if given, its moments into the optimizer's state. Without training
+        nothing can have changed."""
         if not self.plan.trains:
             return
         self._program.run("save")
@@ -166,7 +168,7 @@ class IpuProgram:
                     state["step"] = torch.tensor(float(self.step), dtype=torch.float32, device="cpu")
 
     def _parameters(self) -> list[tuple[str, Tensor, Any]]:
-        """Array on the device, parameter of the model, and how to bring one into the form of the other."""
+        """Array on the device, parameter of the model, and the function that packs one into the form of the other."""
         found: list[tuple[str, Tensor, Any]] = []
         for k, c in enumerate(self.plan.connections):
             layer, shards = self._layer(c.post), self.plan.populations[c.post].shards
@@ -189,7 +191,7 @@ class IpuProgram:
         return found
 
     def _moments(self, key: str) -> list[tuple[str, str]]:
-        """Arrays of the moments that go with an array, and their names in torch's optimizers."""
+        """The arrays of an array's moments, and their names in torch's optimizers."""
         kind, index = key.split(".")
         base = "" if kind == "weights" else f"{kind}_"
         names = ("moments1", "moments2") if kind == "weights" else ("moment1", "moment2")
@@ -220,8 +222,8 @@ class IpuProgram:
         """One batch: forward, loss, backward, update; on the device from end to end.
 
         Args:
-            spikes: T steps as planned; at most the planned samples (the rest of the device then idles). Of several processes
-                each gives the samples of its own replicas, which may be none.
+            spikes: T steps as planned; at most the planned number of samples (the rest of the device then idles). With
+                several processes each gives the samples of its own replicas, possibly none.
             labels: int64[B], or float32[B, C], the share of each class in a mixed sample, rows that sum to 1.
             lr: learning rate of this step; None: the optimizer's.
             n_samples: of the whole batch, over all processes; None: those of `spikes`.
@@ -251,7 +253,7 @@ class IpuProgram:
         self._program.run(program)
 
     def counts(self, n_samples: int) -> dict[str, tuple[int, int]]:
-        """Spikes and dropped candidates of every spiking population in the last batch, over its first `n_samples` samples."""
+        """Spikes and dropped candidates of every spiking population of the last batch, over its first `n_samples` samples."""
         names = [name for name in self._names if fires(self.plan.network.populations[name])]
         if not names:
             return {}
@@ -281,18 +283,18 @@ class IpuProgram:
         return found
 
     def output(self, n_samples: int) -> Output:
-        """The last batch as a model's `Output`, without potentials. Its lists are fetched when they are read."""
+        """The last batch as a model's `Output`, without potentials. Its lists are fetched on first access."""
         return Output(potentials=None, spikes=DeviceLists(self, n_samples), state={}, output=self.plan.network.output)
 
     def report(self) -> MachineReport:
-        """What the emulated machine counted since `reset_counts`; `ipu-model` only."""
+        """The emulated machine's counts since `reset_counts`; `ipu-model` only."""
         return MachineReport.from_native(self._program.report(), self.plan)
 
     def reset_counts(self) -> None:
         self._program.reset_counts()
 
     def _targets(self, labels: Tensor, n_samples: int) -> np.ndarray:
-        """float32[B, C]: what each class should get of a sample, smoothed."""
+        """float32[B, C]: the target share of each class of a sample, smoothed."""
         shares = labels.dtype == torch.float32
         wanted = (n_samples, self.n_classes) if shares else (n_samples,)
         if labels.shape != wanted or not (shares or labels.dtype == torch.int64):
@@ -319,11 +321,11 @@ class IpuProgram:
         return targets
 
     def _check_input(self, spikes: SpikeBatch) -> None:
-        """`SpikeListError` or `ShapeError` for lists that contradict themselves, or are not of the program's shape."""
+        """`SpikeListError` or `ShapeError` for inconsistent lists, or another shape than the program's."""
         spikes.validate()
         source = self.plan.populations[self.plan.network.inputs[0]]
         got = (spikes.n_steps, spikes.n_neurons)
-        least = 0 if self.instance.is_part else 1  # a batch may end before the samples of this process
+        least = 0 if self.instance.is_part else 1  # this process may have no samples in a batch
         if got != (self.plan.n_steps, source.n) or not least <= spikes.n_samples <= self.n_samples:
             raise ShapeError(
                 f"input has T={spikes.n_steps}, B={spikes.n_samples}, N={spikes.n_neurons}; the program was built for "
@@ -331,7 +333,7 @@ class IpuProgram:
             )
 
     def _send(self, spikes: SpikeBatch, targets: np.ndarray, lr: float, n_whole: int, *, trains: bool = False) -> None:
-        """Fills the device's arrays with a batch that was checked; `n_whole`: samples of all processes."""
+        """Fills the device's arrays with a checked batch; `n_whole`: samples of all processes."""
         source = self.plan.populations[self.plan.network.inputs[0]]
         collectors = self._collectors(self.plan.network.inputs[0])
         self._fill("lists.0", pack_lists(spikes, self.n_samples, source.capacity, collectors))
@@ -349,7 +351,7 @@ class IpuProgram:
         layer = self._layer(name)
         if not trains:
             return list_seed(layer.rotation_seed, 0)
-        # A plan may limit the lists of a population that has no capacity of its own, and does not count.
+        # A plan may limit the lists of a population without its own capacity, which does not count training steps.
         return list_seed(layer.rotation_seed, count_training_step(layer) or self.step)
 
     def _logits(self, n_samples: int) -> Tensor:
@@ -361,7 +363,7 @@ class IpuProgram:
         return rows
 
     def _collectors(self, name: str) -> list[Collector]:
-        """Those of all replicas, in the order of their arrays."""
+        """The collectors of all replicas, in the order of their arrays."""
         found = self.plan.populations[name].collectors
         return [replace(c, first=c.first + r * self.plan.n_samples) for r in range(self.replicas) for c in found]
 

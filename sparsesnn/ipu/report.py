@@ -1,4 +1,4 @@
-"""What the emulated IPU counted: cycles by phase, bytes moved, memory per tile. Predicted, never measured on an IPU."""
+"""The emulated IPU's counts: cycles by phase, bytes moved, memory per tile. Predicted, never measured on an IPU."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Phase:
     """All executions of one compute set or copy.
 
     Args:
-        name: as the graph builder names it, such as "forward/0/step".
-        executions: how often it ran.
+        name: the graph builder's, such as "forward/0/step".
+        executions: the number of times it ran.
         compute, exchange, sync, link, host: cycles; the slowest tile counts.
         exchange_bytes, link_bytes, host_bytes: bytes received, over all tiles, devices and streams.
     """
@@ -88,7 +88,7 @@ class MachineReport:
         return self.cycles / self.clock_hz
 
     def table(self) -> str:
-        """For people."""
+        """The report as a text table."""
         lines = [
             f"{self.target}, emulated: {self.n_vertices:,} vertices ({self.n_vertices / self.n_tiles:.1f} a tile) in "
             f"{self.n_compute_sets} compute sets; fullest tile {max(self.tile_bytes):,} of {self.bytes_per_tile:,} bytes",

@@ -1,10 +1,10 @@
-"""Does the IPU program compute the right numbers here? For people with IPUs; please send us the report.
+"""Does the IPU program compute the right numbers here? For users with IPUs; please send us the report.
 
     python -m sparsesnn.ipu.selftest                     all machines that this installation has
     python -m sparsesnn.ipu.selftest --backend ipu --json report.json
 
-Trains small networks that between them use every codelet, for a few steps, on each machine and on the CPU engine, and
-compares lists, losses and weights. Machines: `ipu-model` (our emulated IPU, always there), `sdk-model` (the SDK's model)
+Trains small networks that together use every codelet, for a few steps, on each machine and on the CPU engine, and
+compares lists, losses and weights. Machines: `ipu-model` (our emulated IPU, always available), `sdk-model` (the SDK's model)
 and `ipu` (hardware), the latter two if the package was built with the Poplar SDK. The case "two replicas" needs two free
 IPUs; all others need one.
 """
@@ -45,7 +45,7 @@ TOLERANCE = 1e-5
 
 
 def compare(case: Case, backend: str, tiles: int, n_batches: int = 5) -> tuple[float, dict[str, float]]:
-    """The same batches through the CPU engine and through `backend`: lists that differ, and relative differences of the loss and of
+    """Runs the same batches on the CPU engine and on `backend`: the share of lists that differ, and relative differences of the loss and of
     the weights by name."""
     generator = torch.Generator().manual_seed(0)
     host, device = Model(case.network), Model(case.network)
@@ -112,7 +112,7 @@ def _regularizer(output: Output, r: Regularizer | None) -> Tensor:
 
 @contextmanager
 def _rounded(model: Model) -> Iterator[None]:
-    """The weights as halves for a while, as the device reads them."""
+    """Rounds the weights to halves within the context, as the device reads them."""
     kept = {p: p.detach().clone() for p in model.parameters() if p.ndim == 2}
     with torch.no_grad():
         for p, value in kept.items():
@@ -124,7 +124,7 @@ def _rounded(model: Model) -> Iterator[None]:
 
 
 def torch_optimizer(model: Model, o: Optimizer) -> torch.optim.Optimizer:
-    """PyTorch's optimizer with the numbers of the device's."""
+    """PyTorch's optimizer with the settings of the device's."""
     weights = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim != 2]
     groups = [{"params": weights, "weight_decay": o.weight_decay}, {"params": others, "weight_decay": 0.0}]

@@ -1,4 +1,4 @@
-"""What an IPU program is asked to do besides the network: the optimizer on the device, bounds of activity."""
+"""Settings of an IPU program besides the network: the optimizer on the device, bounds of activity."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ OPTIMIZERS = {"none": 0, "sgd": 1, "adam": 2, "adamw": 3}
 
 @dataclass(frozen=True)
 class Optimizer:
-    """What updates the weights on the device; the numbers of `torch.optim.SGD`, `Adam` and `AdamW`.
+    """The optimizer on the device, with the settings of `torch.optim.SGD`, `Adam` and `AdamW`.
 
     Args:
         kind: "sgd", "adam", "adamw", or "none": inference only.
         lr: learning rate; can be changed with every step.
-        weight_decay: of weights, not of biases.
-        momentum: of sgd.
-        beta1, beta2, eps: of adam and adamw.
+        weight_decay: for weights, not for biases.
+        momentum: for sgd.
+        beta1, beta2, eps: for adam and adamw.
         clip_norm: highest norm of all gradients together; 0: no limit.
     """
 

@@ -1,4 +1,4 @@
-"""What the graph builder is told (host/src/ipu/spec.h): a plan with every argument resolved to numbers, and what it refuses."""
+"""The input of the graph builder (host/src/ipu/spec.h): a plan with every argument resolved to numbers, and its checks."""
 
 from __future__ import annotations
 
@@ -28,24 +28,26 @@ _DECODINGS = {"max": 0, "mean": 1, "sum": 2, "last": 3, "count": 4}
 
 
 def check(plan: Plan, model: Model, optimizer: Optimizer, decoding: str) -> None:
-    """What the program has no codelet for."""
+    """Refuses plans and models for which the program has no codelet."""
     if plan.target.kind != "ipu":
         raise ConfigError(f"the plan is for '{plan.target.name}'; make one for ipu-mk2 or ipu-bow")
     if plan.network != model.network:
-        raise DescriptionError("the plan was made for another network than the model's; make it anew")
+        raise DescriptionError("the plan was made for another network than the model's; make it again")
     if ("adam" if optimizer.kind == "adamw" else optimizer.kind) != plan.optimizer:
-        raise ConfigError(f"the plan was made for optimizer {plan.optimizer!r}, but {optimizer.kind!r} shall run")
+        raise ConfigError(
+            f"the plan was made for optimizer {plan.optimizer!r}, but the program's is {optimizer.kind!r}"
+        )
     check_network(plan.network, decoding)
 
 
 def check_network(network: Network, decoding: str) -> None:
-    """`DescriptionError` that names what the program has no codelet for."""
+    """Raises `DescriptionError`, by name, for parts for which the program has no codelet."""
     if decoding not in _DECODINGS:
         raise DescriptionError(f"decoding is {decoding!r}; allowed: {', '.join(_DECODINGS)}")
     pairs = [(c.pre, c.post) for c in network.connections]
     if several := [c.name for c in network.connections if pairs.count((c.pre, c.post)) > 1]:
         raise DescriptionError(
-            f"{', '.join(several)}: join the same populations; the IPU program has one connection of each pair: use cpu"
+            f"{', '.join(several)}: join the same populations; the IPU program has one connection per pair: use cpu"
         )
     check_dense(network.connections, "the IPU program")
     if late := [c.name for c in network.connections if c.is_recurrent and c.delay > 1]:
@@ -53,7 +55,7 @@ def check_network(network: Network, decoding: str) -> None:
     for name, p in network.populations.items():
         if not isinstance(p, Input) and not fires(p) and name != network.output:
             raise DescriptionError(
-                f"{name}: is a second readout; the IPU program has one, {network.output!r} at the end; "
+                f"{name}: is a second readout; the IPU program has only one, {network.output!r} at the end; "
                 "remove it, or use backend 'cpu'"
             )
 
@@ -151,7 +153,7 @@ def pack_parameters(layer: PopulationModule, shards: Any) -> np.ndarray:
 
 
 def _neuron_parameters(layer: Any) -> np.ndarray:
-    """float32[rows, N]: the model's parameters, each within its range, then θ_grad where it fires."""
+    """float32[rows, N]: the model's parameters, each within its range, then θ_grad if it fires."""
     p = layer.population
     rows = [getattr(layer, q.name).detach().clamp(q.low, q.high) for q in p.parameters]
     if fires(p):

@@ -1,4 +1,4 @@
-"""From a network and a target description to a plan: which neurons live on which tile.
+"""From a network and a target description to a plan: the tile of every neuron.
 
 target = parse_target("ipu-mk2:4")
 plan = make_plan(network, 48, 100, target)  # B, T

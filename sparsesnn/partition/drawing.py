@@ -1,4 +1,4 @@
-"""A drawing of a plan: bytes on every tile of every device, what they are, and whose neurons they serve."""
+"""A drawing of a plan: bytes on every tile of every device, by item and by population."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def draw(plan: Plan, path: Path, prediction: Prediction | None = None) -> None:
         tiles = np.arange(width) + (device * plan.target.stride if ipu else 0)
         stack = [column[tiles] / 1024 for column in columns.values()]
         colors = [color for color, _ in GROUPS.values()]
-        # a step per tile: the last value again closes the last one
+        # a step per tile: the repeated last value closes the last step
         axes.stackplot(
             [*tiles, tiles[-1] + 1],
             [[*s, s[-1]] for s in stack],
@@ -80,7 +80,7 @@ def _columns(plan: Plan) -> dict[str, np.ndarray]:
 
 
 def _populations(axes: Axes, plan: Plan, tiles: np.ndarray) -> None:
-    """Below the stack: which population's neurons live on the tiles; several on one tile share the height."""
+    """Below the stack: the populations on the tiles; several on one tile share the height."""
     shared = max((len(v) for v in plan.tile_to_shards().values()), default=1)
     height = 0.08 * plan.target.bytes_per_tile / 1024 / shared
     for k, name in enumerate(k for k in plan.populations if k not in plan.network.inputs):
@@ -90,7 +90,7 @@ def _populations(axes: Axes, plan: Plan, tiles: np.ndarray) -> None:
 
 
 def _phases(axes: Axes, prediction: Prediction) -> None:
-    """What a step is expected to cost, as one bar."""
+    """The predicted cost of a step, as one bar."""
     start = 0.0
     for k, (phase, cycles) in enumerate(prediction.phases().items()):
         axes.barh(0, cycles, left=start, color=figures.CYCLE[k % len(figures.CYCLE)], label=phase)

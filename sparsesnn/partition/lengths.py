@@ -1,4 +1,4 @@
-"""How long the lists of a plan are expected to be: what cost and memory of every machine rest on."""
+"""The expected lengths of a plan's lists, on which cost and memory of every machine depend."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NEAR_PER_SPIKE = 0.64
 
 @dataclass(frozen=True)
 class Lengths:
-    """Expected ids in a list: all that fire, and all that are listed; `most`: its capacity."""
+    """Expected ids in a list: neurons that fire, and all listed ones; `most`: its capacity."""
 
     spikes: float
     listed: float
     most: float = np.inf
 
     def of_worker(self, n_lists: int, deviations: float) -> tuple[float, float]:
-        """Spikes and listed ids, a list, of the worker that has most to do; each has `n_lists` lists."""
+        """Spikes and listed ids, a list, of the busiest worker; each has `n_lists` lists."""
         return self.busiest(self.spikes, n_lists, deviations), self.busiest(self.listed, n_lists, deviations)
 
     def of_bucket(self, workers: int, n_lists: int, deviations: float) -> float:
@@ -30,7 +30,7 @@ class Lengths:
         return self.busiest(self.spikes / workers, n_lists, deviations)
 
     def longest(self, n_lists: int, deviations: float) -> Lengths:
-        """The lists of the collector, or reducer, that has most to do; each has `n_lists` of them."""
+        """The lists of the busiest collector, or reducer; each has `n_lists` of them."""
         return Lengths(*self.of_worker(n_lists, deviations))
 
     def busiest(self, mean: float, n_lists: float, deviations: float) -> float:
@@ -40,7 +40,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class CountedLengths(Lengths):
-    """The lists of one time step as they were in a batch: the busiest of several are counted, not estimated.
+    """The actual lists of one time step of a batch: the busiest of several are counted, not estimated.
 
     Args:
         worker: spikes and listed ids, a list, of the busiest worker of a shard.
@@ -63,7 +63,7 @@ class CountedLengths(Lengths):
 
 
 def expected_lengths(plan: Plan, near_per_spike: float = NEAR_PER_SPIKE) -> dict[str, Lengths]:
-    """By population; with fixed activity lists are full, and all of it is sent."""
+    """By population; with fixed activity lists are full, and all entries are spikes."""
     found = {}
     for name, p in plan.populations.items():
         population = plan.network.populations[name]

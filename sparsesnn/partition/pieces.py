@@ -1,10 +1,10 @@
-"""What a plan is made of: shards, collectors and reducers; `plan.py` says what each does."""
+"""The pieces of a plan: shards, collectors and reducers; `plan.py` explains them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: of a plan: samples of a batch, and steps, as data sets have them
+#: limits of a plan: samples of a batch, and steps, the same as for data sets
 MAX_SAMPLES, MAX_STEPS = 1_000_000, 1_000_000
 
 
@@ -13,11 +13,11 @@ class Shard:
     """The neurons `first` to `first + n - 1` of one population, on one tile.
 
     Args:
-        tile: over all devices; on a CPU the number of the slab within its population.
+        tile: numbered over all devices; on a CPU the index of the slab within its population.
         first, n: gids.
         device: IPU; 0 on a CPU.
         rank: process; 0 on IPUs, which one process drives.
-        worker: on a CPU the core of the rank that is expected to run it; 0 on IPUs, where all workers of a tile share
+        worker: on a CPU the core of the rank expected to run it; 0 on IPUs, where all workers of a tile share
             each shard.
     """
 
@@ -33,8 +33,8 @@ class Shard:
 class Collector:
     """A tile that owns the lists of samples `first` to `first + n - 1` of one population, for all steps.
 
-    Of an `Input` it holds what the host streamed; of a spiking population it decodes the shards' masks into lists and
-    adds up their gradients; of an `LI` readout it computes the loss of its samples.
+    For an `Input` it holds the lists from the host; for a spiking population it decodes the shards' masks into lists and
+    adds up their gradients; for an `LI` readout it computes the loss of its samples.
     """
 
     tile: int
@@ -45,7 +45,7 @@ class Collector:
 
 @dataclass(frozen=True)
 class Reducer:
-    """A tile that adds, for samples `first_sample` …, the list gradients that shards `first_shard` … of post sent."""
+    """A tile that adds the list gradients sent by shards `first_shard` … of post, for samples `first_sample` …."""
 
     tile: int
     first_shard: int
@@ -57,7 +57,7 @@ class Reducer:
 
 @dataclass(frozen=True)
 class PopulationPlan:
-    """Where one population lives.
+    """The placement of one population.
 
     Args:
         n: neurons.
@@ -77,8 +77,8 @@ class ConnectionPlan:
     """One connection; recurrent weights are a connection from a population to itself, delivered one or more steps later.
 
     Args:
-        reducers: stage 1 of the sum of list gradients; empty where pre is an `Input` (nobody needs the gradient), or
-            where post has so few shards that the collectors of pre add them directly.
+        reducers: stage 1 of the sum of list gradients; empty if pre is an `Input` (its gradient is unused), or if
+            post has few enough shards for the collectors of pre to add them directly.
     """
 
     pre: str

@@ -1,4 +1,4 @@
-"""A plan: which neurons live on which tile, and who assembles their lists, as plain data.
+"""A plan: the tile of every neuron, and the tiles that assemble their lists, as plain data.
 
 A population is cut into *shards*, contiguous ranges of gids, one a tile. Its lists are assembled and kept, for all T
 steps, by *collectors*, each for some samples. Gradients of lists are added up over the tiles of the next population in
@@ -8,8 +8,8 @@ two stages: *reducers* add the shares of a group of tiles, the collectors add th
     collector  masks of all shards → lists; groups' sums → ∂L/∂s  owner of samples of one population
     reducer    shares of a group of shards → one sum              owner of (group, samples) of one connection
 
-Tiles are numbered over all devices, as the hardware does: device d owns tiles [d·stride, (d+1)·stride), where `stride` is the
-number of tiles that it has, and a plan uses the first `tiles` of them. Shards ascend in gid without gaps.
+Tiles are numbered over all devices, as in the hardware: device d owns tiles [d·stride, (d+1)·stride), where `stride` is the
+number of its tiles, and a plan uses the first `tiles` of them. Shards ascend in gid without gaps.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from sparsesnn.wording import count, powers_of_two_near
 
 @dataclass(frozen=True)
 class Plan:
-    """A network on a target: the partitioner's result and all that an engine needs to know.
+    """A network on a target: the partitioner's result, complete for an engine.
 
     Args:
-        network, target: what was planned, for what.
+        network, target: the planned network and its target.
         n_samples, n_steps: B, of one replica, and T.
         optimizer: "adam", "sgd", or "none": inference only, which needs no gradient and no history.
-        weight_dtype: "float32", or "half" with float32 masters where the network trains.
+        weight_dtype: "float32", or "half", with float32 masters if the network trains.
         activity: expected spikes per neuron and step, by population; only predictions and bytes of lists depend on it.
         populations: by name, in the network's order.
         connections: in the order in which currents are summed; recurrent ones after those from other populations.
-        strategy: how it was found, in words.
-        replicas: copies, each on as many devices as the target has, with `n_samples` samples of its own; their gradients
+        strategy: how the plan was made, as text.
+        replicas: copies, each on its own set of the target's devices and with its own `n_samples` samples; their gradients
             are added before the update.
-        regularizes: whether activity is regularized (`sparsesnn.loss.activity_regularizer`). Counted for IPUs only.
-        keep_every: potentials are kept of segments of so many steps, and of the ends of segments, from which the others run
-            again before their backward pass; 1: of all steps. Less memory, more cycles, the same numbers. IPUs only.
+        regularizes: whether activity is regularized (`sparsesnn.loss.activity_regularizer`). Relevant for IPUs only.
+        keep_every: potentials are kept for one segment of this many steps, and for the ends of the others, which are run
+            again before their backward pass; 1: for all steps. Less memory, more cycles, the same numbers. IPUs only.
     """
 
     network: Network
@@ -69,14 +69,14 @@ class Plan:
 
     @property
     def n_again(self) -> int:
-        """Steps that run a second time: all but those of the last segment."""
+        """The number of steps that run a second time: all but those of the last segment."""
         if self.keep_every == 1 or not self.trains:
             return 0
         return (self.n_steps - 1) // self.keep_every * self.keep_every
 
     @property
     def n_kept(self) -> int:
-        """Rows of potentials that a shard keeps while it trains."""
+        """The rows of potentials that a shard keeps in training."""
         return self.n_steps if self.keep_every == 1 else self.keep_every + self.n_again // self.keep_every
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class Plan:
         return self._connections[c.pre, c.post, c.delay].axonal
 
     def reach(self, c: ConnectionPlan) -> int:
-        """Steps after which the last of a step's spikes arrive."""
+        """The number of steps after which the last of a step's spikes arrives."""
         return self._connections[c.pre, c.post, c.delay].reach
 
     @cached_property
@@ -117,7 +117,7 @@ class Plan:
         return {(c.pre, c.post, c.delay): c for c in self.network.connections}
 
     def n_weights(self, c: ConnectionPlan, begin: int = 0, end: int | None = None) -> int:
-        """Weights of a connection, of the receivers `begin` to `end` - 1."""
+        """The number of weights of a connection, of the receivers `begin` to `end` - 1."""
         return self.synapses(c).n_weights(self.populations[c.pre].n, self.populations[c.post].n, begin, end)
 
     def shards_of_ranks(self, name: str) -> list[list[Shard]]:
@@ -129,21 +129,21 @@ class Plan:
 
     @cached_property
     def n_owners(self) -> dict[str, int]:
-        """Ranks that own neurons of each population; asked for by every rank."""
+        """The number of ranks that own neurons of each population; every rank reads it."""
         return {name: len({shard.rank for shard in p.shards}) for name, p in self.populations.items()}
 
     def in_lists(self, c: ConnectionPlan) -> InLists:
-        """How the CPU engine goes through a connection's lists."""
+        """How the CPU engine processes a connection's lists."""
         found = self.synapses(c).in_lists(self.populations[c.pre].n)
-        assert found is not None, "refused before a plan is made"
+        assert found is not None, "other kinds are refused before a plan is made"
         return found
 
     def is_windows(self, c: ConnectionPlan) -> bool:
-        """Whether the CPU engine goes through the windows of a convolution (host/src/maps/windows.h)."""
+        """Whether the CPU engine uses the windows of a convolution (host/src/maps/windows.h)."""
         return bool(self.in_lists(c).kind.window_shape())
 
     def runs_by_row(self, name: str) -> bool:
-        """Whether it runs a population row by row of its maps."""
+        """Whether the CPU engine runs a population row by row of its maps."""
         natural = getattr(self.network.populations[name], "activity", "") == "natural"
         return natural and all(self.is_windows(c) for c in self.incoming(name))
 
@@ -158,7 +158,7 @@ class Plan:
 
     @cached_property
     def stages(self) -> Mapping[str, int]:
-        """In which of a step's rounds a population runs: the longest chain of delay-0 connections that leads to it."""
+        """The round of a step in which a population runs: the longest chain of delay-0 connections that leads to it."""
         found: dict[str, int] = {}
         for name in self.populations:
             feeds = [c.pre for c in self.incoming(name) if c.delay == 0 and c.pre not in self.inputs]
@@ -167,7 +167,7 @@ class Plan:
 
     @cached_property
     def _by_end(self) -> dict[str, dict[str, tuple[ConnectionPlan, ...]]]:
-        """Connections by either end: networks of hundreds of layers ask often."""
+        """Connections by either end, because networks of hundreds of layers query them often."""
         found: dict[str, dict[str, tuple[ConnectionPlan, ...]]] = {"pre": {}, "post": {}}
         for c in self.connections:
             for end, name in (("pre", c.pre), ("post", c.post)):
@@ -182,7 +182,7 @@ class Plan:
         return np.repeat(np.arange(len(shards), dtype=np.int32), [s.n for s in shards])
 
     def gid_to_lid(self, name: str) -> np.ndarray:
-        """int32[N]: the place of each neuron within its shard."""
+        """int32[N]: the index of each neuron within its shard."""
         shards = self.populations[name].shards
         if not shards:
             return np.zeros(0, np.int32)
@@ -204,7 +204,7 @@ class Plan:
     # ---- JSON --------------------------------------------------------------------------------------------------
 
     def to_json(self) -> str:
-        """JSON text; its form is described in `sparsesnn.partition.plan_json`."""
+        """JSON text; its format is described in `sparsesnn.partition.plan_json`."""
         return to_json(self)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""A plan as JSON: the form that a graph builder, or any other program, reads.
+"""A plan as JSON: the format for graph builders and other programs.
 
     {
       "format": "sparsesnn-plan", "version": 2,
@@ -6,7 +6,7 @@
                  "exchange": {"bytes_per_cycle", "sync_cycles"}, "links": {"bytes_per_s", "latency_s"},
                  "host_bytes_per_s", "bytes_per_device", "tiles_per_device"},
       "n_samples": B, "n_steps": T, "optimizer": "adam" | "sgd" | "none", "weight_dtype": "float32" | "half",
-      "strategy": "…", "replicas": copies on other samples (1), "regularizes": of activity (false),
+      "strategy": "…", "replicas": copies with other samples (1), "regularizes": whether activity is (false),
       "keep_every": steps of a segment of potentials (1: all are kept),
       "populations": [                              in the network's order
         {"name", "model": its name, such as "LIF", "n", "capacity": K, "activity",
@@ -20,7 +20,7 @@
 
 All numbers in the lists of lists are whole and not negative; names refer to "populations". A recurrent population has a
 connection from itself with delay 1. A reader must refuse another "version"; new keys may be added within one. In version 1
-device d began at tile d·tiles, whatever the hardware has.
+device d began at tile d·tiles, independently of the hardware.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from sparsesnn.wording import count
 if TYPE_CHECKING:
     from sparsesnn.partition.plan import Plan
 
-#: of any whole number in a plan: neurons, tiles, samples
+#: limit of every whole number in a plan: neurons, tiles, samples
 MAX_NUMBER = (1 << 31) - 1
 FORMAT = "sparsesnn-plan"
 VERSION = 2
@@ -89,22 +89,22 @@ def to_json(plan: Plan) -> str:
 
 
 def from_json(text: str, cls: type[Plan]) -> Plan:
-    """The plan, of class `cls`, in a JSON text; everything in it is checked.
+    """The plan, of class `cls`, from a JSON text, fully checked.
 
-    Errors: `ConfigError` for another format or version, missing keys, shards that leave gaps; `DescriptionError` for a
-    network of no meaning.
+    Errors: `ConfigError` for another format or version, missing keys, gaps between shards; `DescriptionError` for an
+    invalid network.
     """
     try:
         data = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits too
         raise ConfigError(f"plan: not JSON: {error}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise ConfigError(f"plan: the file is no plan; its \"format\" must be '{FORMAT}'")
+        raise ConfigError(f"plan: the file is not a plan; its \"format\" must be '{FORMAT}'")
     version = data.get("version")
     if version != VERSION:
         why = " (version 1 numbers the tiles of IPUs differently)" if version == 1 else ""
         raise ConfigError(
-            f"plan: version is {version!r}; this copy reads {VERSION}: make the plan again with `sparsesnn plan`{why}"
+            f"plan: version is {version!r}; this version of sparsesnn reads {VERSION}: make the plan again with `sparsesnn plan`{why}"
         )
     try:
         plan = cls(
@@ -139,7 +139,7 @@ def from_json(text: str, cls: type[Plan]) -> Plan:
             keep_every=_whole(data.get("keep_every", 1), "keep_every", 1, MAX_STEPS),
         )
     except KeyError as error:
-        raise ConfigError(f"plan: key {error} is missing; make the plan anew") from None
+        raise ConfigError(f"plan: key {error} is missing; make the plan again") from None
     except (TypeError, AttributeError, IndexError, ArithmeticError) as error:
         raise ConfigError(f"plan: a value has the wrong type: {error}; make the plan again") from None
     check_plan(plan)
@@ -147,14 +147,14 @@ def from_json(text: str, cls: type[Plan]) -> Plan:
 
 
 def check_plan(plan: Plan) -> None:
-    """The invariants of a plan: shards and collectors cover what they own once, tiles exist, names agree.
+    """The invariants of a plan: shards and collectors cover each neuron and sample once, tiles exist, names agree.
 
-    Errors: `ConfigError` that names the population and the first place where it breaks.
+    Errors: `ConfigError` that names the population and its first violation.
     """
     described = {name: p.n for name, p in plan.network.populations.items()}
     planned = {name: p.n for name, p in plan.populations.items()}
     if described != planned:
-        raise ConfigError(f"plan: populations are {planned}, but the network has {described}; make the plan anew")
+        raise ConfigError(f"plan: populations are {planned}, but the network has {described}; make the plan again")
     for name, p in plan.populations.items():
         if p.shards:
             _covers([(s.first, s.n) for s in p.shards], p.n, f"{name}: shards", "neurons")
@@ -194,9 +194,9 @@ def _rows(cls: Any, rows: Any, what: str) -> tuple[Any, ...]:
     try:
         made = tuple(cls(*row) for row in rows)
     except TypeError:
-        raise ConfigError(f"plan: {what}: a row does not fit {cls.__name__}; make the plan anew") from None
+        raise ConfigError(f"plan: {what}: a row does not fit {cls.__name__}; make the plan again") from None
     if any(type(x) is not int or not 0 <= x <= MAX_NUMBER for row in made for x in astuple(row)):
-        raise ConfigError(f"plan: {what}: all numbers are whole, from 0 to {MAX_NUMBER:,}; make the plan again")
+        raise ConfigError(f"plan: {what}: all numbers must be whole, from 0 to {MAX_NUMBER:,}; make the plan again")
     return made
 
 

@@ -23,11 +23,11 @@ from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.target import MAX_DEVICES, Target
 from sparsesnn.synapses.base import check_matrices
 
-#: of a population's neurons, the most that fit into a list: the "5 % maximum activity" of Finkbeiner et al. 2024
+#: the share of a population's neurons that fits in a list: the "5 % maximum activity" of Finkbeiner et al. 2024
 MAX_ACTIVITY = 0.05
-#: standard deviations above the mean that a list has room for, where capacity comes from measured activity
+#: a list's room above the mean, in standard deviations, if its capacity comes from measured activity
 N_DEVIATIONS = 4.0
-#: no list is shorter than this, where the population has as many neurons
+#: the smallest capacity of a list, if the population has as many neurons
 MIN_CAPACITY = 16
 
 
@@ -54,22 +54,22 @@ def make_plan(
     Args:
         n_samples, n_steps: B, of one replica, and T.
         activity: expected spikes per neuron and step, for all populations or by name.
-        max_activity: capacity of lists, as a share of the population; 1: no list can overflow; None: from `activity`,
-            what is listed on average and four standard deviations. A population's own `capacity` goes before; where
-            every neuron is listed (`grad_threshold=-inf`) capacity is the population.
-        capacity: by population, goes before all of these.
+        max_activity: capacity of lists, as a share of the population; 1: no list can overflow; None: from `activity`:
+            the mean number of listed ids plus four standard deviations. A population's own `capacity` takes precedence;
+            if every neuron is listed (`grad_threshold=-inf`), the capacity is the population's size.
+        capacity: by population; takes precedence over all of these.
         optimizer: "adam", "sgd" or "none".
         weight_dtype: "float32" or "half".
         strategy: sizes of shards, see `sparsesnn.partition.ipu.strategies`: "even", "bytes", "work" or "search". IPUs only.
         layout: their places, see `sparsesnn.partition.ipu.layout`: "contiguous", "split", "shared", or "auto": the fastest
             by prediction. IPUs only.
-        replicas: copies of the plan on as many times the target's devices, each with `n_samples` samples.
-        regularizes: activity is regularized.
-        keep_every: potentials are kept of segments of so many steps and of their ends; the rest runs again: about the root
-            of the steps needs least memory. 1: all are kept. IPUs only.
-        assumptions: of the prediction that sizes and layout are chosen by.
+        replicas: copies of the plan, each on its own set of the target's devices and with `n_samples` samples.
+        regularizes: whether activity is regularized.
+        keep_every: potentials are kept for segments of this many steps, one at a time, and for the ends of the others,
+            which run again: about the square root of the steps needs least memory. 1: all are kept. IPUs only.
+        assumptions: of the prediction by which sizes and layout are chosen.
 
-    Errors: `PlanError` where the target cannot hold it, with what would; `ConfigError` for values of no meaning.
+    Errors: `PlanError` if it does not fit on the target, with changes that help; `ConfigError` for invalid values.
     """
     n_samples, n_steps, replicas, keep_every = (plain(n) for n in (n_samples, n_steps, replicas, keep_every))
     if target.kind != "cpu":
@@ -83,7 +83,7 @@ def make_plan(
         or (replicas > 1 and target.name.startswith("cpu"))
     ):
         raise ConfigError(
-            f"plan: replicas is {replicas!r} on '{target.name}'; allowed: whole numbers from 1 to {MAX_DEVICES:,}, and above 1 a "
+            f"plan: replicas is {replicas!r} on '{target.name}'; allowed: whole numbers from 1 to {MAX_DEVICES:,}, and above 1 only for a "
             "target of several machines: ipu-mk2, ipu-bow or mpi"
         )
     if (
@@ -92,7 +92,7 @@ def make_plan(
         or (keep_every > 1 and (target.kind != "ipu" or optimizer == "none"))
     ):
         raise ConfigError(
-            f"plan: keep_every is {keep_every!r}; allowed: 1, or 2 to {n_steps - 1} where a network trains on IPUs"
+            f"plan: keep_every is {keep_every!r}; allowed: 1, or 2 to {n_steps - 1} if a network trains on IPUs"
         )
     skeleton = replace(skeleton, replicas=replicas, regularizes=regularizes, keep_every=keep_every)
     if target.kind == "cpu":
@@ -174,7 +174,7 @@ def _capacity(population: AnyPopulation, given: int | None, max_activity: float 
         return n
     if max_activity is None:
         listed = activity * n * (1 if isinstance(population, Input) else 1 + NEAR_PER_SPIKE)
-        wanted = listed + N_DEVIATIONS * math.sqrt(listed)  # of independent neurons, rare spikes: variance = mean
+        wanted = listed + N_DEVIATIONS * math.sqrt(listed)  # for independent neurons with rare spikes: variance = mean
     else:
         wanted = max_activity * n
     return min(n, max(MIN_CAPACITY, math.ceil(wanted)))

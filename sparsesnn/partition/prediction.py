@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: phases in the order of a training step; those of the forward pass first
+#: phases in the order of a training step, the forward pass first
 PHASES = (
     "fetch",
     "deliver",
@@ -25,15 +25,15 @@ PHASES = (
 
 @dataclass(frozen=True)
 class Superstep:
-    """One exchange and what is computed after it, at its slowest tile.
+    """One exchange and the computation after it, at its slowest tile.
 
     Args:
-        name: what is exchanged.
+        name: the exchanged data.
         compute: cycles by phase, at the slowest tile.
         exchange: cycles of the exchange, at the tile with the most bytes in or out.
         sync: cycles of the barrier; link: cycles of data between devices.
         exchange_bytes: bytes that tiles receive, summed over tiles; link_bytes: bytes that devices receive.
-        slowest_tile: the tile that computes longest.
+        slowest_tile: the tile with the longest computation.
     """
 
     name: str
@@ -52,13 +52,13 @@ class Superstep:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a plan is expected to cost.
+    """The predicted cost of a plan.
 
     Args:
         per_step: supersteps of one time step, forward then backward.
-        per_batch: what happens once a batch.
+        per_batch: supersteps once a batch.
         n_steps, n_samples, clock_hz: of the plan and its target.
-        host_s: seconds a batch that streaming from the host adds.
+        host_s: seconds a batch added by streaming from the host.
         host_bytes: bytes a batch between the host and all devices.
         lists_bytes: bytes a batch of all lists, which the devices send to the host only when they are read; not in `host_s`.
     """
@@ -74,12 +74,12 @@ class Prediction:
 
     @property
     def cycles_per_step(self) -> float:
-        """Cycles of a time step; a T-th of what happens once a batch is in it, the host is not."""
+        """Cycles of a time step; including a T-th of the work once a batch, without the host."""
         return self._per_step(lambda s: s.cycles)
 
     @property
     def batch_s(self) -> float:
-        """Seconds of one batch: T steps forward and backward, optimizer, host."""
+        """Seconds of one batch: T steps forward and backward, optimizer and host."""
         return self.n_steps * self.cycles_per_step / self.clock_hz + self.host_s
 
     @property
@@ -100,7 +100,7 @@ class Prediction:
         return sum(map(what, self.per_step)) + sum(map(what, self.per_batch)) / self.n_steps
 
     def phases(self) -> dict[str, float]:
-        """Cycles a step by phase: what is computed, then exchange, links, sync; once-a-batch work divided by T."""
+        """Cycles a step by phase: computation, then exchange, links, sync; once-a-batch work divided by T."""
         found = dict.fromkeys(PHASES, 0.0)
         rest = {"exchange": 0.0, "links": 0.0, "sync": 0.0}
         for steps, share in ((self.per_step, 1.0), (self.per_batch, 1.0 / self.n_steps)):

@@ -1,4 +1,4 @@
-"""A plan for people: a table of placement, bytes, and, on IPUs, the predicted cost of a step."""
+"""A plan as text: a table of placement, bytes, and, on IPUs, the predicted cost of a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.prediction import Prediction
 from sparsesnn.wording import count
 
-#: twice the devices should bring at least this many times the speed
+#: the least speed-up that twice the devices should bring
 LEAST_GAIN = 0.9
 #: instead of a prediction for cores and ranks
 MEASURE = "speed: measure it with sparsesnn bench step, or for one rank of R with sparsesnn train --comm dry-run:R"
@@ -48,7 +48,7 @@ def _prediction(plan: Plan, known: Prediction | None) -> Prediction | None:
 
 
 def notes(plan: Plan) -> list[str]:
-    """What a user should know about this plan before believing its figures."""
+    """Warnings that a user should read before relying on the plan's figures."""
     found = []
     depth = _first_spike_steps(plan)
     late = [name for name, step in depth.items() if step >= plan.n_steps]
@@ -63,7 +63,7 @@ def notes(plan: Plan) -> list[str]:
     if idle:
         joined = what == "device" and any(c.delay == 0 and c.pre not in plan.network.inputs for c in plan.connections)
         why = "; layers joined by delay 0 stay on one device: give delay 1" if joined else ""
-        found.append(f"{len(idle)} of {plan.target.devices} {what}s hold no neuron{why}")
+        found.append(f"{len(idle)} of {plan.target.devices} {what}s have no neurons{why}")
     if plan.target.kind == "ipu":
         fullest = int(ipu_memory.tile_totals(plan).max()) / plan.target.bytes_per_tile
         if fullest > MOST_OF_A_TILE:
@@ -86,7 +86,7 @@ def gains(prediction: Prediction, fewer: Prediction, plan: Plan, smaller: Plan) 
     if LEAST_GAIN * prediction.samples_per_s > fewer.samples_per_s:
         return []
     return [
-        f"{count(plan.target.devices, 'IPU')} bring next to nothing: {prediction.samples_per_s:,.0f} samples/s are predicted, and "
+        f"{count(plan.target.devices, 'IPU')} bring almost no gain: {prediction.samples_per_s:,.0f} samples/s are predicted, and "
         f"{fewer.samples_per_s:,.0f} on {smaller.target.devices}; use the IPUs for replicas instead (--replicas)"
     ]
 
@@ -116,7 +116,7 @@ def _population(plan: Plan, name: str) -> dict[str, Any]:
 
 
 def _memory(plan: Plan) -> dict[str, Any]:
-    """The fullest tile, or rank, item by item, and the mean over those in use."""
+    """The fullest tile, or rank, item by item, and the mean over used ones."""
     if plan.target.kind == "ipu":
         by_item, limit = ipu_memory.tile_bytes(plan), plan.target.bytes_per_tile
         where = "tile"
@@ -238,13 +238,13 @@ def _foot(plan: Plan, prediction: Prediction) -> list[str]:
     lines = [
         f"predicted: {prediction.samples_per_s:,.0f} samples/s ({1e3 * prediction.batch_s:.2f} ms a batch at "
         f"{plan.target.clock_hz / 1e9:.2f} GHz)",
-        f"moved a step: exchange {_bytes(prediction.exchange_bytes_per_step)}, "
+        f"data moved in a step: exchange {_bytes(prediction.exchange_bytes_per_step)}, "
         f"links {_bytes(prediction.link_bytes_per_step)}; between host and devices {_bytes(prediction.host_bytes)} a batch",
     ]
     if prediction.lists_bytes:
         seconds = prediction.lists_bytes / (plan.target.host_bytes_per_s * plan.target.devices * plan.replicas)
         lines.append(
-            f"spike lists stay on the device; reading those of a batch takes {_bytes(prediction.lists_bytes)}, "
+            f"spike lists stay on the device; to read those of a batch takes {_bytes(prediction.lists_bytes)}, "
             f"{1e3 * seconds:.2f} ms more"
         )
     lines.append(

@@ -1,4 +1,4 @@
-"""A target: the description of a machine that a plan is made for. Numbers only; never read from a live device.
+"""A target: the description of the machine for a plan. Numbers only; never read from a live device.
 
 | name | machine |
 |---|---|
@@ -22,17 +22,17 @@ from sparsesnn.options import plain
 from sparsesnn.wording import powers_of_two_near
 
 KINDS = ("ipu", "cpu")
-#: of a target: devices or ranks, tiles of a device or cores of a rank
+#: limits of a target: devices or ranks, tiles of a device or cores of a rank
 MAX_DEVICES, MAX_TILES = 4096, 65_536
 Described = TypeVar("Described", "Exchange", "Links", "Target")
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Moving data between the tiles of one device.
+    """The exchange of data between the tiles of one device.
 
     Args:
-        bytes_per_cycle: what one tile can receive, and send, per cycle. 4 on Mk2: 8 TB/s over 1,472 tiles at 1.33 GHz,
+        bytes_per_cycle: bytes that one tile can receive, and send, per cycle. 4 on Mk2: 8 TB/s over 1,472 tiles at 1.33 GHz,
             any pattern (derived from published figures).
         sync_cycles: one bulk-synchronous barrier of a device. 200 on Mk2 is an assumption: no figure is published.
     """
@@ -43,10 +43,10 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Links:
-    """Moving data between devices, or ranks.
+    """The links between devices, or ranks.
 
     Args:
-        bytes_per_s: what one device can receive, and send, per second. 160e9 on Mk2: 320 GB/s an IPU, both directions
+        bytes_per_s: bytes that one device can receive, and send, per second. 160e9 on Mk2: 320 GB/s an IPU, both directions
             together.
         latency_s: one barrier over all devices, or one message between ranks. 1 µs is an assumption.
     """
@@ -57,22 +57,22 @@ class Links:
 
 @dataclass(frozen=True)
 class Target:
-    """One machine.
+    """The description of one machine.
 
     Args:
         name: as given to `parse_target`.
         kind: "ipu" (private memory a tile, bulk-synchronous) or "cpu" (tiles are cores that share a rank's memory).
         devices: devices; for `cpu` and `mpi`, ranks.
         tiles: tiles that a plan uses on each device; for `cpu` and `mpi`, cores per rank.
-        bytes_per_tile: memory a tile owns; for `cpu` and `mpi`, the part of a core's L2 cache that a slab should fill.
+        bytes_per_tile: memory of a tile; for `cpu` and `mpi`, the part of a core's L2 cache that a slab should fill.
         workers_per_tile: hardware threads of a tile that share its issue slots.
         clock_hz: cycles per second.
         exchange: between tiles of a device.
         links: between devices.
-        host_bytes_per_s: what the host streams to one device per second.
+        host_bytes_per_s: bytes that the host streams to one device per second.
         bytes_per_device: memory of a rank, or None: unknown. For IPUs it is tiles × bytes_per_tile.
-        tiles_per_device: tiles that a device has, by which tiles are numbered. 1,472 on Mk2 and Bow. None: as many as
-            `tiles`.
+        tiles_per_device: number of tiles of a device, which determines their numbering. 1,472 on Mk2 and Bow. None: the
+            same as `tiles`.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Target:
             not isinstance(has, int) or isinstance(has, bool) or not self.tiles <= has <= MAX_TILES
         ):
             raise ConfigError(
-                f"target {self.name!r}: tiles is {self.tiles} and tiles_per_device {has!r}; a plan uses 1 to all of the tiles of "
+                f"target {self.name!r}: tiles is {self.tiles} and tiles_per_device {has!r}; a plan uses 1 to all tiles of "
                 "a device"
             )
         if self.kind == "ipu" and (near := powers_of_two_near(self.devices)):
@@ -127,7 +127,7 @@ class Target:
 
     @property
     def stride(self) -> int:
-        """Tiles that a device has: device d owns tiles [d·stride, (d+1)·stride), and a plan uses the first `tiles` of them."""
+        """The number of tiles of a device: device d owns tiles [d·stride, (d+1)·stride), and a plan uses the first `tiles` of them."""
         return self.tiles_per_device or self.tiles
 
     @property
@@ -144,7 +144,7 @@ class Target:
         return tile // self.stride
 
     def with_devices(self, devices: int) -> Target:
-        """The same machine with another number of devices, or ranks, and the name that `parse_target` knows it by."""
+        """The same machine with another number of devices, or ranks, and its name for `parse_target`."""
         name, _, size = self.name.partition(":")
         _, times, tiles = size.partition("x")
         return replace(self, name=f"{name}:{devices}{times}{tiles}", devices=devices)
@@ -154,7 +154,7 @@ class Target:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Target:
-        """The inverse of `to_dict`. Errors: `ConfigError` for missing or unknown keys and values of no meaning."""
+        """The inverse of `to_dict`. Errors: `ConfigError` for missing or unknown keys and invalid values."""
         return _build(
             cls,
             {
@@ -177,7 +177,7 @@ def _build(cls: type[Described], data: Any, what: str) -> Described:
 
 
 #: GC200: 1,472 tiles of 624 KiB and six workers; 1.33 GHz from profiles that give both cycles and seconds. Host: 64 GB/s
-#: nominal PCIe, of which pods share 100 Gbit/s network cards among 4 IPUs: 12.5 GB/s is what an IPU can hope for.
+#: nominal PCIe, but pods share 100 Gbit/s network cards among 4 IPUs: an IPU gets 12.5 GB/s at most.
 IPU_MK2 = Target(
     name="ipu-mk2",
     kind="ipu",
@@ -193,7 +193,7 @@ IPU_MK2 = Target(
 )
 #: Bow: the same die at 1.85 GHz (350 against 250 TFLOP/s); links and host unchanged.
 IPU_BOW = replace(IPU_MK2, name="ipu-bow", clock_hz=1.85e9)
-#: A server core. Plans for cores and ranks count bytes; of these numbers only the links are read, by a dry run without measured
+#: A server core. Plans for cores and ranks count bytes; of these numbers only the links are used, by a dry run without measured
 #: ones: 100 Gbit/s network, 2 µs a message, both assumptions.
 CPU = Target(
     name="cpu",
@@ -212,9 +212,9 @@ ALLOWED = "ipu-mk2, ipu-bow, cpu or mpi; with a size: ipu-mk2:4 (IPUs), ipu-mk2:
 
 
 def parse_target(text: str) -> Target:
-    """`"ipu-mk2:4"` → four Mk2 IPUs; the names are in this module's docstring.
+    """`"ipu-mk2:4"` → four Mk2 IPUs; this module's docstring lists the names.
 
-    Errors: `ConfigError` for another name or a size of another form.
+    Errors: `ConfigError` for an unknown name or an invalid size.
     """
     match = re.fullmatch(r"(ipu-mk2|ipu-bow|cpu|mpi)(?::([1-9][0-9]{0,6})(?:x([1-9][0-9]{0,6}))?)?", text.strip())
     if match is None:
@@ -223,11 +223,11 @@ def parse_target(text: str) -> Target:
     one, two = (None if x is None else int(x) for x in (first, second))
     if name == "cpu":
         if two is not None:
-            raise ConfigError(f"target {text!r}: cpu takes cores alone, cpu:{two}; for ranks write mpi:{one}x{two}")
+            raise ConfigError(f"target {text!r}: cpu takes only cores, cpu:{two}; for ranks write mpi:{one}x{two}")
         return replace(CPU, name=text, tiles=one or 1)
     if name == "mpi":
         if one is None:
-            raise ConfigError(f"target {text!r}: say how many ranks and cores a rank, such as mpi:64x16")
+            raise ConfigError(f"target {text!r}: give ranks and cores a rank, such as mpi:64x16")
         return replace(CPU, name=text, devices=one, tiles=two or 1)
     base = IPU_MK2 if name == "ipu-mk2" else IPU_BOW
     return replace(base, name=text, devices=one or 1, tiles=two or base.tiles)

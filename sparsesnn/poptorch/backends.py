@@ -1,4 +1,4 @@
-"""Who runs a layer: the custom op where PopTorch builds an IPU program, the CPU engine elsewhere."""
+"""The backends of a layer: the custom op while PopTorch builds an IPU program, the CPU engine otherwise."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sparsesnn.poptorch.spikes import HEAD, Spikes, fixed_lists, places
 from sparsesnn.poptorch.tile_map import TileMap, from_plan, spread
 
 Tensors = List[Tensor]  # noqa: UP006
-#: the library that has the op; PopART finds it by domain, name and version
+#: domain and version of the op, by which, with its name, PopART finds it
 DOMAIN, VERSION = "sparsesnn", 1
 
 
 def on_ipu() -> bool:
-    """Whether PopTorch is tracing the model for an IPU right now. Without PopTorch the answer is no."""
-    poptorch = sys.modules.get("poptorch")  # whoever traces has imported it
+    """Whether PopTorch is tracing the model for an IPU right now; False without PopTorch."""
+    poptorch = sys.modules.get("poptorch")  # the tracing program has imported it
     return poptorch is not None and bool(poptorch.isRunningOnIpu())
 
 
@@ -44,8 +44,8 @@ def run_op(
 ) -> tuple[Tensor, dict[str, Spikes]]:
     """One call of `sparsesnn::Stack`.
 
-    Returns: the output (values [T, B, K], or potentials [T, B, N]) and the lists of each spiking population; those of
-    the last carry the gradient, the others none.
+    Returns: the output (values [T, B, K], or potentials [T, B, N]) and the lists of each spiking population; only those of
+    the last carry a gradient.
     """
     import poptorch
 
@@ -82,7 +82,7 @@ def run_op(
 
 
 def _examples(network: Network, tile_map: TileMap, n_steps: int, n_samples: int, saves: bool) -> Tensors:
-    """Number, shape and dtype of the outputs, as the op's own `setup` will find them."""
+    """Number, shape and dtype of the outputs, as the op's own `setup` determines them."""
     last = network.populations[network.output]
     firing = [(k, p) for k, p in enumerate(network.populations.values()) if k and not isinstance(p, LI)]
     found = [torch.zeros(n_steps, n_samples, last.n if isinstance(last, LI) else capacity(last), dtype=torch.float32)]
@@ -98,9 +98,9 @@ def _examples(network: Network, tile_map: TileMap, n_steps: int, n_samples: int,
 
 
 def run_engine(layer: Any, sources: list[Spikes]) -> Spikes | Tensor:
-    """One layer on the CPU engine, with its `autograd.Function`; the lists keep the fixed shapes that they have here.
+    """One layer on the CPU engine, with its `autograd.Function`; the lists keep their fixed shapes.
 
-    Errors: `ConfigError` where this Python is too old for the engine.
+    Errors: `ConfigError` if this Python is too old for the engine.
     """
     if sys.version_info < (3, 10):  # noqa: UP036
         raise ConfigError(
@@ -114,7 +114,7 @@ def run_engine(layer: Any, sources: list[Spikes]) -> Spikes | Tensor:
 
 
 def _ragged(source: Spikes) -> Any:
-    """As the engine's `SpikeBatch`."""
+    """Converts the lists to the engine's `SpikeBatch`."""
     from sparsesnn.ids import id_dtype
     from sparsesnn.spikes import SpikeBatch
 

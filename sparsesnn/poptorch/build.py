@@ -29,7 +29,7 @@ def commands(source: Path, folder: Path) -> List[List[str]]:  # noqa: UP006
     builder = sorted(str(p) for p in (source / "host" / "src" / "ipu").glob("*.cpp") if "_module" not in p.name)
     if not codelets or not ops:
         raise ConfigError(
-            f"sparsesnn.poptorch.build: {source} holds no codelets/ipu and host/src/popart; give --source, the root of "
+            f"sparsesnn.poptorch.build: {source} has no codelets/ipu and host/src/popart; give --source, the root of "
             "a source tree of sparsesnn"
         )
     target = "--target=ipu2,ipu21,cpu"
@@ -43,9 +43,9 @@ def commands(source: Path, folder: Path) -> List[List[str]]:  # noqa: UP006
 
 
 def build(source: Path, folder: Path) -> None:
-    """Runs the commands; what they write is moved into place when both have succeeded.
+    """Runs the commands; their output is moved into place once both have succeeded.
 
-    Errors: `ConfigError` where a compiler is missing or fails.
+    Errors: `ConfigError` if a compiler is missing or fails.
     """
     for tool in ("popc", "g++"):
         if shutil.which(tool) is None:
@@ -67,9 +67,11 @@ def build(source: Path, folder: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m sparsesnn.poptorch.build", description=__doc__)
     root = Path(__file__).resolve().parents[2]
-    parser.add_argument("--source", type=Path, default=root, help="root of a source tree (default: this one's)")
     parser.add_argument(
-        "--folder", type=Path, default=default_folder(), help="where to put them (default: %(default)s)"
+        "--source", type=Path, default=root, help="root of a source tree (default: the one of this file)"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=default_folder(), help="destination of the build (default: %(default)s)"
     )
     options = parser.parse_args()
     try:

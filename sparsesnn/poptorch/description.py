@@ -15,7 +15,7 @@ from sparsesnn.synapses.dense import check_dense
 
 
 def check(network: Network) -> None:
-    """Refuses what the ops have no codelet for, on every backend alike: a model that trains here trains there."""
+    """Refuses networks for which the ops have no codelet, on every backend alike: a model that trains on one trains on all."""
     names = list(network.populations)
     if len(network.inputs) != 1 or names[0] != network.inputs[0]:
         raise DescriptionError(f"the op reads one input, listed first; the network has {list(network.inputs)}")
@@ -27,11 +27,11 @@ def check(network: Network) -> None:
         if late := [c.name for c in network.incoming(name) if c.is_recurrent and c.delay > 1]:
             raise DescriptionError(f"{', '.join(late)}: the op has recurrent connections of delay 1; change the delay")
         if isinstance(p, LI) and name != network.output:
-            raise DescriptionError(f"{name}: a second readout: the op has one, at the end; take it out")
+            raise DescriptionError(f"{name}: a second readout: the op has only one, at the end; remove it")
 
 
 def capacity(population: Any) -> int:
-    """Slots of a population's lists: its capacity, or room for everybody; 0 for a readout."""
+    """Slots of a population's lists: its capacity, or the number of neurons; 0 for a readout."""
     if isinstance(population, LI):
         return 0
     return int(getattr(population, "capacity", None) or population.n)
@@ -51,10 +51,10 @@ def describe(
 
     Args:
         input_capacity: K of the input's lists.
-        seeds: of each population's choice among candidates that overflow a capacity, 64 bits without a sign.
+        seeds: for each population's choice among candidates that overflow a capacity, 64 bits, unsigned.
         saves: whether there will be a backward pass.
         input_gradient: whether the input's lists have a gradient.
-        codelets: path of the file that popc made.
+        codelets: path of popc's output.
     """
     first = network.populations[network.inputs[0]]
     populations = [p for p in network.populations.values() if not isinstance(p, Input)]
@@ -80,7 +80,7 @@ def _population(p: Any, seed: int) -> list[Any]:
 
 
 def _rows(population: Any) -> list[str]:
-    """The parameters of a model, then θ_grad where it fires."""
+    """The parameters of a model, then θ_grad if it fires."""
     return [*(q.name for q in population.parameters), *(["listed_above"] if fires(population) else [])]
 
 

@@ -1,4 +1,4 @@
-"""Finding and loading the library of PopART ops, and the codelets that go with it."""
+"""Finds and loads the library of PopART ops, and its codelets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sparsesnn.errors import ConfigError
 
-#: names the folder that holds the library and the codelets, where it is another than that of `build`
+#: names the folder of the library and the codelets, if it is not the default of `build`
 FOLDER_VARIABLE = "SPARSESNN_POPTORCH_OPS"
 LIBRARY, CODELETS = "libsparsesnn_popart.so", "ipu.gp"
 
@@ -16,7 +16,7 @@ _loaded: str | None = None
 
 
 def default_folder() -> Path:
-    """Where `python -m sparsesnn.poptorch.build` puts what it builds."""
+    """The output folder of `python -m sparsesnn.poptorch.build`."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(cache) / "sparsesnn" / "poptorch"
 
@@ -24,7 +24,7 @@ def default_folder() -> Path:
 def codelets() -> str:
     """Loads the ops on the first call (PopART then knows them); returns the path of their codelets.
 
-    Errors: `ConfigError` where they have not been built.
+    Errors: `ConfigError` if they have not been built.
     """
     global _loaded
     if _loaded is None:
@@ -32,7 +32,7 @@ def codelets() -> str:
         for name in (LIBRARY, CODELETS):
             if not (folder / name).is_file():
                 raise ConfigError(
-                    f"sparsesnn.poptorch: {folder} holds no {name}; source the Poplar SDK's enable.sh and run "
+                    f"sparsesnn.poptorch: {folder} has no {name}; source the Poplar SDK's enable.sh and run "
                     f"python -m sparsesnn.poptorch.build, or set {FOLDER_VARIABLE} to the folder that has it"
                 )
         ctypes.CDLL(str(folder / LIBRARY), mode=ctypes.RTLD_GLOBAL)

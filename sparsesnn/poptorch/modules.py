@@ -24,17 +24,17 @@ TILES = 1472
 class Layer(PopulationModule):
     """One population with its incoming weights: `hidden = Layer(LIF(1000), n_pre=784)`, `spikes = hidden(spikes)`.
 
-    On an IPU the op `sparsesnn::Stack`, a stack of one: all T steps and the gradient by hand; on a CPU the event-sparse engine.
+    On an IPU the op `sparsesnn::Stack`, a stack of one: all T steps, with a hand-written gradient; on a CPU the event-sparse engine.
 
     Args:
-        population: of a model that the op has, with weights and biases to train only.
+        population: of a model that the op has; only weights and biases can be trained.
         n_pre: neurons of the source.
         delays: steps between a spike and its delivery, one number in a sequence.
         generator: source of the random initial weights, U(±1/√n_pre).
-        tiles: of the IPU that neurons are spread over.
+        tiles: number of the IPU's tiles over which neurons are spread.
 
     Parameters: as `sparsesnn.Layer`.
-    Errors: `DescriptionError` for what the op has no codelet for, on both backends alike.
+    Errors: `DescriptionError` if the op has no codelet for the layer, on both backends alike.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Layer(PopulationModule):
         when = (0,) * len(sizes) if delays is None else tuple(delays)
         if len(sizes) != 1 or len(when) != 1:
             raise DescriptionError(
-                f"poptorch.Layer: {len(sizes)} sources with {len(when)} delays; the op has one source; "
+                f"poptorch.Layer: {len(sizes)} sources with {len(when)} delays; the op has only one source; "
                 "describe a network of several as sparsesnn.Network and use poptorch.Model"
             )
         super().__init__(population, incoming(population, sizes, when), uniform(generator, population.n))
@@ -59,7 +59,7 @@ class Layer(PopulationModule):
         )
         check(self.network)
         self.tiles = tiles
-        self.weight_dtype, self.n_history = "float32", 0  # what the engine asks every layer
+        self.weight_dtype, self.n_history = "float32", 0  # attributes that the engine reads from every layer
 
     def extra_repr(self) -> str:
         return f"{self.population}, n_pre={self.n_pre}, delays={self.delays}, tiles={self.tiles}"
@@ -68,7 +68,7 @@ class Layer(PopulationModule):
         """Runs T steps from silence.
 
         Args:
-            spikes: of the source: from `from_data`, or what another layer put out.
+            spikes: of the source: from `from_data`, or another layer's output.
 
         Returns: the population's `Spikes`; the potentials float32[T, B, N] of an LI.
         """
@@ -88,12 +88,12 @@ class Layer(PopulationModule):
 
 
 class Output(NamedTuple):
-    """What a `Model` puts out.
+    """The output of a `Model`.
 
     Args:
-        potentials: float32[T, B, N] of an LI readout; None where the last population fires.
-        spikes: of each spiking population. Only those of the last one carry a gradient: a loss on the others needs
-            `Layer`s in place of a `Model`.
+        potentials: float32[T, B, N] of an LI readout; None if the last population fires.
+        spikes: of each spiking population. Only those of the last one carry a gradient: for a loss on the others use
+            `Layer`s instead of a `Model`.
         output: name of the last population.
     """
 
@@ -107,20 +107,20 @@ class Output(NamedTuple):
 
 
 class Model(nn.Module):
-    """A whole `Network` as one op, `sparsesnn::Stack`: between its layers lists never leave the tiles.
+    """A whole `Network` as one op, `sparsesnn::Stack`: its lists never leave the tiles between layers.
 
     Args:
-        network: with one `Input`; readouts at the end only; delays, recurrence and skips as anywhere.
+        network: with one `Input`; readouts at the end only; delays, recurrence and skips as usual.
         seed: of the initial weights, which are those of `sparsesnn.Model(network, seed=seed)`.
-        tiles: of the IPU that neurons are spread over.
-        plan: a plan of `sparsesnn.partition.make_plan` for one IPU, in place of an even spread.
+        tiles: number of the IPU's tiles over which neurons are spread.
+        plan: a plan of `sparsesnn.partition.make_plan` for one IPU, instead of an even spread.
     """
 
     def __init__(self, network: Network, *, seed: int = 0, tiles: int = TILES, plan: Any = None) -> None:
         super().__init__()
         check(network)
         if plan is not None and plan.network != network:
-            raise DescriptionError("poptorch.Model: the plan was made for another network; make it anew")
+            raise DescriptionError("poptorch.Model: the plan was made for another network; make it again")
         self.network, self.tiles, self.plan = network, tiles, plan
         generator = torch.Generator().manual_seed(seed)
         self.layers = nn.ModuleDict()
@@ -169,7 +169,7 @@ class Model(nn.Module):
 
 
 class _Part(PopulationModule):
-    """The parameters of one population of a `Model`, and what the engine asks of a layer."""
+    """The parameters of one population of a `Model`, and the attributes that the engine reads from a layer."""
 
     def __init__(
         self, population: Any, connections: Sequence[Incoming], rotation_seed: int, generator: torch.Generator
@@ -181,7 +181,7 @@ class _Part(PopulationModule):
 def check_source(spikes: Spikes, n: int) -> None:
     if not isinstance(spikes, Spikes):
         raise ShapeError(
-            f"the layer got a {type(spikes).__name__}; give Spikes: sparsesnn.poptorch.from_data, or what a layer puts out"
+            f"the layer got a {type(spikes).__name__}; give Spikes: from sparsesnn.poptorch.from_data or another layer"
         )
     if spikes.n != n:
         raise ShapeError(f"the input has {spikes.n} neurons; the layer reads {n}")

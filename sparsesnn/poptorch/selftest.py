@@ -1,4 +1,4 @@
-"""For people with IPUs: do the ops give the numbers of plain PyTorch? `python -m sparsesnn.poptorch.selftest`
+"""For users with IPUs: do the ops compute the same numbers as plain PyTorch? `python -m sparsesnn.poptorch.selftest`
 
 Trains small networks for one step through PopTorch, on an IPU or (`--ipu-model`) on the SDK's model of one, and compares their
 output and every gradient with a dense loop over time and PyTorch's autograd. Runs under Python 3.8.
@@ -60,7 +60,7 @@ def dense(network: Network, parameters: Mapping[str, nn.Module], spikes: Tensor)
     for name, population in network.populations.items():
         if isinstance(population, Input):
             continue
-        p: Any = population  # its parameters are single numbers
+        p: Any = population  # with single numbers as parameters
         own: Any = parameters[name]
         named = {q.name: torch.tensor(getattr(p, q.name)) for q in p.parameters}
         states = tuple(torch.zeros(spikes.shape[1], p.n) for _ in p.states)
@@ -116,7 +116,7 @@ def compare(case: Case, ipu_model: bool, tiles: int) -> tuple[float, dict[str, f
     expected = dense(network, parts, x)[network.output]
     gradients = torch.autograd.grad((expected * factors).sum(), list(model.parameters()))
 
-    # one step of SGD with learning rate 1: the weights have moved by the gradient
+    # one step of SGD with learning rate 1: the weights change by the gradient
     options = poptorch.Options().useIpuModel(ipu_model)
     trained = poptorch.trainingModel(
         Trial(model.train(), factors), options, poptorch.optim.SGD(model.parameters(), lr=1.0)
@@ -132,12 +132,12 @@ def compare(case: Case, ipu_model: bool, tiles: int) -> tuple[float, dict[str, f
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the cases; 0 if all passed."""
     known = parser("python -m sparsesnn.poptorch.selftest", __doc__, "1472")
-    known.add_argument("--ipu-model", action="store_true", help="the SDK's model of an IPU in place of an IPU")
+    known.add_argument("--ipu-model", action="store_true", help="use the SDK's model of an IPU instead of an IPU")
     a = known.parse_args(arguments)
     try:
         import poptorch
     except ImportError:
-        known.error("PopTorch is not there; source the SDK's enable.sh and install its poptorch wheel")
+        known.error("PopTorch is not installed; source the SDK's enable.sh and install its poptorch wheel")
     backend = "sdk-model" if a.ipu_model else "ipu"
     tried = partial(compare, ipu_model=a.ipu_model, tiles=a.tiles or 1472)
     findings = run([case for case in cases() if case.ops], backend, tried, TOLERANCE)

@@ -1,7 +1,7 @@
 """Spike lists as tensors of a PopTorch model: fixed shapes, int32 ids, and a float tensor that carries the gradient.
 
 Letters: T steps, B samples, N neurons, K capacity. A list is n_spikes, n_listed, then ids: spikes first, then
-near-spikes, each ascending; 0 behind the last one. PopTorch cuts what goes in along its first dimension, so data is
+near-spikes, each ascending; 0 after the last one. PopTorch cuts inputs along their first dimension, so data is
 batch-first, [B, T, 2 + K]; inside a model time comes first, [T, B, 2 + K].
 """
 
@@ -19,7 +19,7 @@ HEAD = 2
 
 
 class Spikes(NamedTuple):
-    """What one population fires over a sequence.
+    """The spikes of one population over a sequence.
 
     Args:
         lists: int32[T, B, 2 + K].
@@ -39,7 +39,7 @@ class Spikes(NamedTuple):
         return self.lists.shape[2] - HEAD
 
     def entry_values(self) -> Tensor:
-        """float32[T, B, K], `values`, or the same made from the lists where they carry no gradient."""
+        """float32[T, B, K], `values`, or the same from the lists if they carry no gradient."""
         if self.values is not None:
             return self.values
         slots = torch.arange(self.capacity, dtype=torch.int32, device=self.lists.device)
@@ -50,11 +50,11 @@ class Spikes(NamedTuple):
         n_steps, n_samples, k = self.lists.shape[0], self.lists.shape[1], self.capacity
         ids = self.lists[:, :, HEAD:].permute(1, 0, 2).reshape(n_samples, n_steps * k).long()
         values = self.entry_values().permute(1, 0, 2).reshape(n_samples, n_steps * k)
-        # slots behind the last id hold 0: they add nothing to neuron 0
+        # slots after the last id have the value 0: they add nothing to neuron 0
         return torch.zeros(n_samples, self.n, dtype=values.dtype, device=values.device).scatter_add(1, ids, values)
 
     def to_dense(self) -> Tensor:
-        """float32[T, B, N], 1 where a neuron fired; differentiable. Costs what a dense layer's output costs."""
+        """float32[T, B, N], 1 where a neuron fired; differentiable. As costly as a dense layer's output."""
         values = self.entry_values()
         silence = torch.zeros(values.shape[0], values.shape[1], self.n, dtype=values.dtype, device=values.device)
         return silence.scatter_add(2, self.lists[:, :, HEAD:].long(), values)
@@ -67,26 +67,26 @@ class Spikes(NamedTuple):
 
 
 def from_data(lists: Tensor, n: int) -> Spikes:
-    """Data as it comes from a `poptorch.DataLoader`: int32[B, T, 2 + K] lists of N neurons."""
+    """Spikes from the data of a `poptorch.DataLoader`: int32[B, T, 2 + K], lists of N neurons."""
     if lists.ndim != 3 or lists.dtype != torch.int32 or not HEAD < lists.shape[2] <= HEAD + n:
         raise ShapeError(
             f"spikes: got {lists.dtype} with shape {tuple(lists.shape)}; give int32 [B, T, 2 + K], K from 1 to {n}, "
-            "as sparsesnn.poptorch.pack and pack_dense make it"
+            "the format of sparsesnn.poptorch.pack and pack_dense"
         )
     return Spikes(lists.transpose(0, 1), None, n)
 
 
 def pack(batch: Any, capacity: int | None = None) -> Tensor:
-    """A `sparsesnn.SpikeBatch`, as data sets give it, as lists for PopTorch: int32[B, T, 2 + K]. On the host.
+    """Converts a data set's `sparsesnn.SpikeBatch` to lists for PopTorch: int32[B, T, 2 + K]. On the host.
 
     Args:
         batch: spikes of B samples over T steps.
-        capacity: K; None: the longest list there is, and at least 1.
+        capacity: K; None: the length of the longest list, and at least 1.
 
-    Errors: `SpikeListError` where a list is longer than `capacity`, and for spikes with values.
+    Errors: `SpikeListError` if a list is longer than `capacity`, and for spikes with values.
     """
     if batch.graded:
-        raise SpikeListError("pack: spikes have values, but the lists of an IPU say only who fired; give plain lists")
+        raise SpikeListError("pack: spikes have values, but an IPU's lists hold only ids; give plain lists")
     n_listed = batch.validate().n_listed
     longest = max(1, int(n_listed.max())) if n_listed.numel() else 1
     k = _checked("pack", capacity, longest, batch.n_neurons)
@@ -103,7 +103,7 @@ def fixed_lists(batch: Any, k: int) -> Tensor:
 
 
 def places(batch: Any) -> tuple[Tensor, Tensor]:
-    """int64[S] each: of every entry of a `SpikeBatch` the list, and the slot within it."""
+    """int64[S] each: for every entry of a `SpikeBatch` its list, and its slot within it."""
     place = torch.arange(batch.ids.numel()) - torch.repeat_interleave(batch.offsets[:-1], batch.n_listed)
     return batch.list_index(), place
 
@@ -118,21 +118,21 @@ def _checked(what: str, capacity: int | None, longest: int, n: int) -> int:
 
 
 def pack_dense(spikes: Tensor, capacity: int | None = None) -> Tensor:
-    """Dense spikes as lists: [..., N] of 0 and 1 → int32[..., 2 + K]. For data sets, on the host.
+    """Converts dense spikes to lists: [..., N] of 0 and 1 → int32[..., 2 + K]. For data sets, on the host.
 
     Args:
         spikes: any dtype; for PopTorch [T, N] a sample, or [B, T, N].
-        capacity: K; None: the longest list there is, and at least 1.
+        capacity: K; None: the length of the longest list, and at least 1.
 
-    Errors: `SpikeListError` where entries are not 0 or 1, or a list is longer than `capacity`.
+    Errors: `SpikeListError` if entries are not 0 or 1, or a list is longer than `capacity`.
     """
     if not bool(((spikes == 0) | (spikes == 1)).all()):
-        raise SpikeListError("pack_dense: entries must be 0 or 1; a list says who fired, not how often")
+        raise SpikeListError("pack_dense: entries must be 0 or 1; a list holds ids, not counts")
     fired = spikes != 0
     n_spikes = fired.sum(-1)
     longest = max(1, int(n_spikes.max())) if n_spikes.numel() else 1
     k = _checked("pack_dense", capacity, longest, spikes.shape[-1])
-    # a stable sort brings the neurons that fired to the front, in ascending order
+    # a stable sort moves the neurons that fired to the front, in ascending order
     ids = torch.sort(fired.int(), dim=-1, descending=True, stable=True)[1][..., :k]
     ids = ids * (torch.arange(k, device=ids.device) < n_spikes[..., None])
     return torch.cat([n_spikes[..., None], n_spikes[..., None], ids], -1).int()

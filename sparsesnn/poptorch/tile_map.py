@@ -1,8 +1,8 @@
-"""Which tile holds which neurons, lists and sums of one op; see `sparsesnn.partition.plan` for the words.
+"""The neurons, lists and sums of one op on each tile; see `sparsesnn.partition.plan` for the terms.
 
-An op shares its IPU with the rest of a PopTorch model, so that there is nothing to search: neurons are spread evenly
-over all tiles, in pairs (a tile adds two floats at once), each population beginning where the one before ended. A map
-that `sparsesnn.partition.make_plan` found can be given instead (`from_plan`).
+An op shares its IPU with the rest of a PopTorch model, so there is nothing to optimize: neurons are spread evenly over
+all tiles, in pairs (a tile adds two floats at once), each population beginning where the one before ended. A map from
+`sparsesnn.partition.make_plan` can be used instead (`from_plan`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from sparsesnn.network import Network
 
 Rows = List[Tuple[int, ...]]  # noqa: UP006  evaluated under Python 3.8
 
-#: a collector adds up the shares of so many tiles itself; beyond that, reducers add groups of tiles first
+#: a collector adds the shares of up to this many tiles itself; for more, reducers add groups of tiles first
 MAX_DIRECT_SHARDS = 16
 
 
 @dataclass(frozen=True)
 class TileMap:
-    """Records of the op's description without their names; host/src/popart/description.h explains them."""
+    """Records of the op's description, without the record names; host/src/popart/description.h explains them."""
 
     shards: Rows
     collectors: Rows
@@ -40,12 +40,12 @@ def connections(network: Network) -> list[tuple[int, int, int]]:
 
 
 def spread(network: Network, n_samples: int, tiles: int, input_gradient: bool) -> TileMap:
-    """Neurons over all tiles, samples over collectors, sums over groups of about √shards.
+    """Spreads neurons over all tiles, samples over collectors, sums over groups of about √shards.
 
     Args:
         network: with one `Input`, its first population.
         n_samples: B of the op, the micro-batch of one replica.
-        tiles: of the IPU.
+        tiles: number of tiles of the IPU.
         input_gradient: whether the input's lists have a gradient too.
     """
     tile = 0

@@ -586,9 +586,7 @@ def test_potentials_that_are_kept_in_part_take_less_memory_and_more_cycles() -> 
 def test_what_cannot_keep_potentials_in_part_is_refused() -> None:
     network = CHAINS["feed-forward"]
     for keep_every, more in ((0, {}), (9, {}), (3, {"optimizer": "none"})):
-        with pytest.raises(
-            ConfigError, match=f"keep_every is {keep_every}; allowed: 1, or 2 to 8 where a network trains"
-        ):
+        with pytest.raises(ConfigError, match=f"keep_every is {keep_every}; allowed: 1, or 2 to 8 if"):
             plan_for(network, 7, 9, keep_every=keep_every, **more)
     deep = Network.chain(ss.Input(20), lif(33), lif(30, recurrent=True), lif(31), lif(20), ss.LI(5))
     with pytest.raises(
@@ -630,7 +628,7 @@ def test_the_activity_regularizer_is_that_of_the_loss(bounds: tuple[float, float
     program.save()
     assert_same_weights(host, device)
     assert program.report().n_vertices == n_vertices(plan)
-    with pytest.raises(ConfigError, match=r"the plan knows of no regularizer; give make_plan\(…, regularizes=True\)"):
+    with pytest.raises(ConfigError, match=r"without a regularizer; give make_plan\(…, regularizes=True\)"):
         ipu.IpuProgram(plan_for(network, 9, 6), device, decoding="count", n_classes=3, regularizer=regularizer)
 
 
@@ -729,7 +727,7 @@ def test_errors_say_what_is_wrong() -> None:
         ipu.IpuProgram(plan, model, decoding="count")
     with pytest.raises(ShapeError, match=r"shares of classes run from 0 and sum to 0 to 1 a sample; allowed: from 0"):
         program.train_step(random_spikes(9, 7, 11, 0.3, 0), torch.eye(7, 3))
-    with pytest.raises(ConfigError, match="the plan was made for optimizer 'adam', but 'sgd' shall run"):
+    with pytest.raises(ConfigError, match="the plan was made for optimizer 'adam', but .* is 'sgd'"):
         ipu.IpuProgram(plan, model, ipu.Optimizer("sgd"))
     with pytest.raises(ConfigError, match="backend 'ipu' needs the Poplar SDK .* source the SDK's enable.sh"):
         ipu.IpuProgram(plan, model, backend="ipu")

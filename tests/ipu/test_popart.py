@@ -284,7 +284,11 @@ def _number(word: str) -> Any:
             r"there is no neuron model 'of'; there are lif.subtract, ",
         ),
         ("population lif.subtract 5 5", "population lif.subtract 5 6", r"capacity is 6; allowed: 1 to 5"),
-        ("population li ", "population li 3 0 0 0 1 1 0 0 1 0 0 0\npopulation li ", r"only the last population may be a readout"),
+        (
+            "population li ",
+            "population li 3 0 0 0 1 1 0 0 1 0 0 0\npopulation li ",
+            r"only the last population may be a readout",
+        ),
         (" 0 10.0 1", " 7 10.0 1", r"surrogate is 7; allowed: 0 to 6"),
         (" 0 10.0 1", " 0 0.0 1", r"slope is 0.0; allowed: "),
         (" 0 10.0 1", " 0 10.0 2", r"detach_reset is 2; allowed: 0 to 1"),

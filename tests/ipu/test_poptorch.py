@@ -276,7 +276,7 @@ def test_data_of_another_form_is_refused() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: spt.Layer(ss.LIF(3), [4, 5]), r"2 sources with 2 delays; the op has one source"),
+        (lambda: spt.Layer(ss.LIF(3), [4, 5]), r"2 sources with 2 delays; the op has only one"),
         (
             lambda: spt.Layer(ss.LIF(3, learn_beta=True), 4),
             r"output: learn_beta=True: the op trains weights and biases",
@@ -301,7 +301,7 @@ def test_data_of_another_form_is_refused() -> None:
                     (ss.Connection("a", "b"), ss.Connection("a", "c")),
                 )
             ),
-            r"b: a second readout: the op has one, at the end",
+            r"b: a second readout: the op has only one",
         ),
     ],
 )
@@ -368,12 +368,10 @@ def test_a_plan_can_place_the_neurons(fake_sdk: None) -> None:
 def test_a_missing_library_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(library, "_loaded", None)
     monkeypatch.setenv(library.FOLDER_VARIABLE, str(tmp_path))
-    with pytest.raises(
-        ConfigError, match=r"holds no libsparsesnn_popart.so; source the Poplar SDK's enable.sh and run"
-    ):
+    with pytest.raises(ConfigError, match=r"has no libsparsesnn_popart.so; source the Poplar SDK's enable.sh and run"):
         library.codelets()
     (tmp_path / library.LIBRARY).write_bytes(b"no library")
-    with pytest.raises(ConfigError, match=r"holds no ipu.gp"):
+    with pytest.raises(ConfigError, match=r"has no ipu.gp"):
         library.codelets()
     (tmp_path / library.CODELETS).write_bytes(b"")
     with pytest.raises(OSError, match=r"libsparsesnn_popart.so"):
@@ -416,7 +414,7 @@ def test_building_calls_the_sdk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("PATH", str(tools))
     with pytest.raises(ConfigError, match=r"no popc on PATH; source the Poplar SDK's enable.sh first"):
         build.build(ROOT, folder)
-    with pytest.raises(ConfigError, match=r"holds no codelets/ipu and host/src/popart; give --source"):
+    with pytest.raises(ConfigError, match=r"has no codelets/ipu and host/src/popart; give --source"):
         build.commands(tmp_path, folder)
 
 

@@ -76,4 +76,4 @@ def test_an_op_that_fails_is_reported(fake_sdk: None, capsys: pytest.CaptureFixt
 def test_without_poptorch_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         selftest.main([])
-    assert "PopTorch is not there; source the SDK's enable.sh" in capsys.readouterr().err
+    assert "PopTorch is not installed; source the SDK's enable.sh" in capsys.readouterr().err

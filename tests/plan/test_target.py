@@ -59,9 +59,9 @@ def test_other_names_are_refused(text: str) -> None:
 def test_sizes_of_the_wrong_machine_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"'ipu-mk2:1x1473': tiles is 1473 and tiles_per_device 1472"):
         parse_target("ipu-mk2:1x1473")
-    with pytest.raises(ConfigError, match=r"cpu takes cores alone, cpu:4; for ranks write mpi:2x4"):
+    with pytest.raises(ConfigError, match=r"cpu takes only cores, cpu:4; for ranks write mpi:2x4"):
         parse_target("cpu:2x4")
-    with pytest.raises(ConfigError, match=r"say how many ranks"):
+    with pytest.raises(ConfigError, match=r"give ranks and cores a rank"):
         parse_target("mpi")
 
 

@@ -263,7 +263,7 @@ def test_spikes_with_values_are_for_engines_whose_lists_carry_them() -> None:
         make_engine("ipu-model", network, training)
     engine = make_engine("ipu-model", network, TRAINING)
     engine.start()
-    with pytest.raises(SpikeListError, match="input: spikes have values, but the lists of an IPU"):
+    with pytest.raises(SpikeListError, match="input: spikes have values, but an IPU"):
         engine.step(replace(some_batch(), spikes=spikes), 0.01)
 
 

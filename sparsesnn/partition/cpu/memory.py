@@ -1,4 +1,4 @@
-"""Bytes per rank, item by item: what the CPU engine holds at once while it trains.
+"""Bytes per rank, item by item: the CPU engine's memory while it trains.
 
 Lists are ragged on a CPU, so everything that grows with spikes is an expectation, at the plan's activity. Letters: T, B, M,
 n neurons of the rank, S = T·B·(ids listed per list), W tile width, P tiles of the rank, C rows of a chunk of T·B,
@@ -8,28 +8,28 @@ at most 4,096.
 |---|---|
 | weights, gradient | Σ M·n·4 each |
 | optimizer | Adam 2·Σ M·n·4 |
-| synapses | of sparse ones: which neurons they join; where they are read as matrices, these |
-| packed | weights once more: recurrent ones, and all of them without training; else they lie where the last step's gradients lay |
+| synapses | for sparse connections: the neurons they join; if they are read as matrices, these |
+| packed | weights a second time: recurrent ones, and all of them without training; else they reuse the memory of the last step's gradients |
 | lists | of every population that the rank owns or reads: S·(2 + 4) for ids and values, 12 B a list; ids are 4 B above 65,536 |
-| list gradients | S·4 for each of them; over several ranks, own entries alone, and of one layer's lists at a time what all ranks add |
-| moved lists | of a connection with axonal delays, not of loops: its lists once more, as they arrive, those with parts of a step |
-|  | twice, without what arrives after the end; ids, values and 12 B a list as above, 4 B of gradient, and for it 4 B |
+| list gradients | S·4 for each of them; over several ranks, own entries only, and for one layer's lists at a time the contributions of all ranks |
+| moved lists | of a connection with axonal delays, not of loops: its lists a second time, as they arrive; with fractions of a step |
+|  | twice, without entries that arrive after the end; ids, values and 12 B a list as above, 4 B of gradient, and for it 4 B |
 |  | for the place of every entry |
-| records | own listed neurons: σ' and what else is kept, 4 B each |
-| masks | 16 B per tile and list; of maps, own listed neurons once more |
-| state | the states of all layers; while a layer runs, its own once more and ∂L/∂i of as many steps as a loop's delay; B·n·4 each |
-| waiting sums | the weight gradient once more for each sum over groups of samples that waits for its other half, of more than |
-|  | 64 samples (host/src/training/group_tree.h), and for the group at hand if T > 512; of maps a gradient a sample |
-| state gradient | ∂L/∂i: 4·W·C on each core, or, of a recurrent layer, a readout and few tiles, 4·n·C |
-| sorting | all that the layer received, sorted by sender: 4 B a spike, 8 B where gradients flow back; over several ranks |
+| records | own listed neurons: σ' and other kept values, 4 B each |
+| masks | 16 B per tile and list; for maps, own listed neurons a second time |
+| state | the states of all layers; while a layer runs, its own a second time and ∂L/∂i of the steps of a loop's delay; B·n·4 each |
+| waiting sums | the weight gradient once more for each sum over groups of samples that waits for its other half, with more than |
+|  | 64 samples (host/src/training/group_tree.h), and for the current group if T > 512; for maps a gradient a sample |
+| state gradient | ∂L/∂i: 4·W·C on each core, or, for a recurrent layer, a readout and few tiles, 4·n·C |
+| sorting | all entries that the layer received, sorted by sender: 4 B a spike, 8 B if gradients flow back; over several ranks |
 |  | lists are sorted once for all, from the forward pass on |
-| shares | of list gradients: P·(listed ids of C rows)·4.5; none if most neurons are listed |
+| shares | for list gradients: P·(listed ids of C rows)·4.5; none if most neurons are listed |
 | readout | potentials, their gradient, and PyTorch's copy of it, T·B·n·4 each |
-| objects | what Python and PyTorch hold of a layer beside its arrays: modules, nodes of the graph, small tensors |
+| objects | Python and PyTorch objects of a layer besides its arrays: modules, nodes of the graph, small tensors |
 
-Layers take over memory from one another (`host/src/machine/memory.h`): of "packed", "masks", "waiting sums", "state gradient", "sorting" and
-"shares" the layer with the most counts, and the items add up, although not all are in use at once. A dry run measures
-the memory of a rank on this machine (`sparsesnn train --comm dry-run:R`).
+Layers reuse one another's memory (`host/src/machine/memory.h`): for "packed", "masks", "waiting sums", "state
+gradient", "sorting" and "shares" the layer with the most counts, and the items add up, although not all are in use at
+once. A dry run measures the memory of a rank on this machine (`sparsesnn train --comm dry-run:R`).
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ ITEMS = (
     "readout",
     "objects",
 )
-#: bytes of the objects of a layer: measured over 400 layers that hold next to nothing
+#: bytes of the objects of a layer: measured over 400 nearly empty layers
 OBJECT_BYTES = 30_000
-#: which neurons a sparse synapse joins: sender, receiver, place, and how sums over receivers go on
+#: of a sparse synapse: sender, receiver, place, and how sums over receivers continue
 SYNAPSE_BYTES = 13
-#: rows (t, b) that several groups of samples share in the backward pass; cores from which on there are fewer
+#: rows (t, b) that several groups of samples share in the backward pass; the number of cores above which there are fewer
 CHUNK_ROWS, FEW_CORES = 2048, 4
 
 
@@ -149,7 +149,7 @@ def _working(
     n_read: Mapping[ConnectionPlan, int],
     lengths: Mapping[str, Lengths],
 ) -> dict[str, int]:
-    """Memory of a layer of `n` neurons while it runs, which the next one takes over; `n_read`: weights as the engine reads them."""
+    """Memory of a layer of `n` neurons while it runs, which the next layer reuses; `n_read`: weights as the engine reads them."""
     population, incoming = plan.network.populations[name], plan.incoming(name)
     rows, train, width = plan.n_steps * plan.n_samples, int(plan.trains), tile_width(plan.network, name)
     of_maps = plan.runs_by_row(name)
@@ -174,23 +174,23 @@ def _working(
 
 
 def chunk_rows(plan: Plan) -> int:
-    """Rows (t, b) that the backward pass works on at a time, at most: groups of samples stay whole up to twice as many."""
+    """Rows (t, b) in a chunk of the backward pass, at most: groups of samples stay whole up to twice that."""
     most = CHUNK_ROWS * FEW_CORES // max(FEW_CORES, plan.target.tiles)
     return max(most, min(2 * most, GROUP_SAMPLES * plan.n_steps))
 
 
 def _as_they_are(plan: Plan, c: ConnectionPlan) -> bool:
-    """Whether the engine reads the weights of a connection where they lie, not in tiles."""
+    """Whether the engine reads the weights of a connection in place, not in tiles."""
     return plan.is_windows(c) or plan.is_compressed(c)
 
 
 def _states(population: Input | LI | Population) -> int:
-    """Numbers per neuron that its model carries."""
+    """The number of states per neuron."""
     return 0 if isinstance(population, Input) else len(population.states)
 
 
 def _fields(population: Input | LI | Population) -> int:
-    """Numbers that are kept of a listed neuron for the backward pass."""
+    """The number of values kept for the backward pass, per listed neuron."""
     return 1 + (getattr(population, "reset", "") == "zero") + n_learnt(population)
 
 
@@ -203,10 +203,10 @@ def _moved(plan: Plan, c: ConnectionPlan, lengths: Lengths) -> int:
     steps, ids = np.floor(delays.first(n)), rows * lengths.listed
 
     def arrives(later: int) -> float:
-        """The share of entries that arrives before the end."""
+        """The share of entries that arrive before the end."""
         return float(np.maximum(0, plan.n_steps - steps - later).mean()) / plan.n_steps
 
-    # the later part of an entry is one with the earlier part of the neuron's next, where it has one
+    # the later part of an entry merges with the earlier part of the neuron's next entry, if it has one
     moved = ids * (arrives(0) + delays.learn * arrives(1) * (1 - lengths.listed / n))
     gives = plan.trains and (delays.learn or c.pre not in plan.network.inputs)  # a gradient
     each = (4 if n > 65536 else 2) + 4 * (gives or delays.learn) + 4 * gives
@@ -214,7 +214,7 @@ def _moved(plan: Plan, c: ConnectionPlan, lengths: Lengths) -> int:
 
 
 def waiting_sums(plan: Plan) -> int:
-    """Buffers like a weight's gradient, in addition to it, that its sum over groups of samples takes."""
+    """The number of buffers of a weight gradient's size, in addition to it, for its sum over groups of samples."""
 
     def waiting(n_groups: int) -> int:
         if n_groups <= LEAF_GROUPS:
@@ -226,7 +226,7 @@ def waiting_sums(plan: Plan) -> int:
 
 
 def _shares(plan: Plan, c: ConnectionPlan, n_rows: int, n_tiles: int, lengths: Lengths) -> int:
-    """The tiles' shares of the gradients of a connection's lists. There are none if most senders are listed (one product gives the
+    """The tiles' shares of the gradients of a connection's lists. None if most senders are listed (one product gives the
     gradients) or in a loop (added up sample by sample); sparse synapses add up over all tiles."""
     if (
         c.recurrent
@@ -239,6 +239,6 @@ def _shares(plan: Plan, c: ConnectionPlan, n_rows: int, n_tiles: int, lengths: L
 
 
 def _sorted(plan: Plan, c: ConnectionPlan, lengths: Lengths) -> int:
-    """Own lists of a recurrent layer and the input's are sorted for the weight gradient alone: spikes."""
+    """Own lists of a recurrent layer and the input's are sorted for the weight gradient only: spikes."""
     each = 4 * lengths.spikes if c.recurrent or c.pre in plan.network.inputs else 8 * lengths.listed
     return math.ceil(plan.n_steps * plan.n_samples * each)

@@ -1,4 +1,4 @@
-"""Shards on a CPU: slabs of a population that the engine works through, dealt to ranks and cores."""
+"""Shards on a CPU: slabs of a population, dealt to ranks and cores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def place_slabs(plan: Plan) -> Plan:
     whole = [name for name in populations if placement.hears_maps(plan.network, name)]
     strategy = "slabs of the engine's width, each layer over all ranks"
     if whole and target.devices > 1:
-        strategy += f", but {', '.join(whole)}, which hear maps, whole on one: replicas share their work, shards do not"
+        strategy += (
+            f", but {', '.join(whole)}, with maps as input, whole on one: replicas share their work, shards do not"
+        )
     plan = replace(plan, populations=populations, strategy=strategy)
     if target.bytes_per_device is None:
         return plan

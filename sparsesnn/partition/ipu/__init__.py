@@ -2,9 +2,9 @@
 
 | file | holds |
 |---|---|
-| `placement.py` | the fastest plan that fits, or a refusal with changes that help |
-| `strategies.py` | neurons of a shard, by population |
-| `layout.py` | which tile gets which shard; collectors and reducers |
+| `placement.py` | the fastest plan that fits, or an error that proposes changes |
+| `strategies.py` | the number of neurons in a shard, by population |
+| `layout.py` | the tile of each shard; collectors and reducers |
 | `memory.py` | bytes of every tile, item by item |
 | `vertices.py` | vertices of the program |
 | `work.py` | cycles of one tile, and the assumptions behind them |

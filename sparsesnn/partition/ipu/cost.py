@@ -3,8 +3,8 @@
 A *prediction*, never a measurement: instruction counts are read off the codelets' inner loops and published estimators,
 sync costs are assumed. Each number is a named field of `CycleAssumptions`, so that a measurement can replace it.
 
-An IPU runs supersteps: exchange, barrier, compute. Compute of a superstep costs what its slowest tile costs, and a tile
-what its longest worker costs, times the six workers that take turns (a tile issues one bundle a cycle):
+An IPU runs supersteps: exchange, barrier, compute. The compute time of a superstep is that of its slowest tile, and a tile's
+is that of its longest worker, times the six workers that take turns (a tile issues one bundle a cycle):
 
     superstep = barrier + max over tiles max(bytes in, bytes out) / 4 + max over tiles 6 · bundles of the longest worker
                 + bytes over links / link bandwidth
@@ -20,8 +20,9 @@ what its longest worker costs, times the six workers that take turns (a tile iss
                    lists and labels from the host, losses and counts of spikes to it (other lists only when they are read)
 
 as the graph builder (host/src/ipu) lays them out. Populations joined by delay 0 take rounds one after another
-(`Plan.stages`); with delay 1 all share one. A tile has one vertex a phase, whatever it holds. The counts are those of the emulated machine (host/src/emulator/work.h), under the
-same names: on it, a prediction differs from what is counted only by the activity that was assumed.
+(`Plan.stages`); with delay 1 all share one. A tile has one vertex a phase, whatever it holds. The counts are those of
+the emulated machine (host/src/emulator/work.h), under the same names: its counts differ from a prediction only because
+of the assumed activity.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from sparsesnn.partition.pieces import Collector
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.prediction import Prediction, Superstep
 
-#: phases under which two supersteps are shown as one
+#: the phase under which a superstep is shown, if not under its name
 _PHASE_OF = {"refetch": "fetch", "again": "fetch"}
 
 
@@ -62,9 +63,9 @@ def predict(
 
     Args:
         a: the assumptions of `work.py`.
-        steps: of every time step the lists of each population, where a batch is known; None: all steps are as expected.
+        steps: for every time step the lists of each population, if a batch is known; None: all steps as expected.
 
-    Errors: `ConfigError` for cores and ranks, where speed is measured.
+    Errors: `ConfigError` for cores and ranks, whose speed is measured.
     """
     if plan.target.kind != "ipu":
         raise ConfigError(
@@ -123,12 +124,12 @@ def _step(machine: _Machine, spiking: list[str], rounds: list[int]) -> list[Supe
 
 
 def _arrivals(steps: Sequence[Mapping[str, Lengths]], t: int) -> Callable[[str, int], Lengths]:
-    """The lists that arrive in step t after a delay; nothing before the first step."""
+    """The lists that arrive in step t after a delay; empty before the first step."""
     return lambda name, delay: steps[t - delay][name] if t >= delay else Lengths(0.0, 0.0)
 
 
 def _mean(steps: list[list[Superstep]]) -> list[Superstep]:
-    """Time steps, superstep by superstep, as one that takes their mean."""
+    """The mean of time steps, superstep by superstep."""
     n = len(steps)
     found = []
     for same in zip(*steps, strict=True):
@@ -146,7 +147,7 @@ def _mean(steps: list[list[Superstep]]) -> list[Superstep]:
 
 
 class _Machine:
-    """Adds up, tile by tile, what each superstep computes and moves."""
+    """Adds up, tile by tile, the cycles and bytes of each superstep."""
 
     def __init__(
         self,
@@ -189,7 +190,7 @@ class _Machine:
         return self._superstep("masks", traffic, self._collectors(names, "compact"))
 
     def again(self, rounds: list[int]) -> tuple[Superstep, ...]:
-        """A step that runs again, from lists that are kept."""
+        """The supersteps of a step that runs again, from kept lists."""
         found = []
         for r in rounds:
             names = [k for k in self.sizes if k not in self.plan.inputs and self.plan.stages[k] == r]
@@ -209,7 +210,7 @@ class _Machine:
         return self._superstep("nothing", self._traffic(), self._collectors(list(self.plan.populations), "refetch"))
 
     def lists_backward(self, senders: list[str], moved: list[str]) -> Superstep:
-        """What the shards of post do with all they received from these populations."""
+        """The work of the shards of post on all lists received from these populations."""
         traffic, work = self._traffic(), self._nothing()
         for pre in moved:
             p = self.plan.populations[pre]
@@ -224,7 +225,7 @@ class _Machine:
         return self._superstep("lists and buckets", traffic, work)
 
     def shares(self, names: list[str], moved: list[str]) -> Superstep:
-        """Shares of shards to reducers; where there are none, straight to the collectors, with the sums."""
+        """Shares of shards to reducers; without reducers, straight to the collectors, with the sums."""
         traffic, work = self._traffic(), self._nothing()
         for c in self.plan.connections:
             if c.pre not in moved or not c.reducers:
@@ -233,7 +234,7 @@ class _Machine:
             tile, first, n_shards, n_samples = np.array(
                 [(r.tile, r.first_shard, r.n_shards, r.n_samples) for r in c.reducers], np.int64
             ).T
-            # row k: what reducer `of[k]` gets from one of its shards
+            # row k: the bytes that reducer `of[k]` gets from one of its shards
             of = np.repeat(np.arange(len(tile)), n_shards)
             shard = np.arange(len(of)) - np.repeat(np.cumsum(n_shards) - n_shards, n_shards) + first[of]
             traffic.send(self.tiles[c.post][shard], tile[of], slot_bytes * n_samples[of])
@@ -280,7 +281,7 @@ class _Machine:
 
     def loss(self) -> Superstep:
         """Softmax cross-entropy over the output, samples dealt to workers: decoded potentials go to the collectors and
-        gradients come back; of a spiking output the collectors count their own lists."""
+        gradients come back; for a spiking output the collectors count their own lists."""
         name = self.plan.network.output
         p = self.plan.populations[name]
         work, traffic = self._nothing(), self._traffic()
@@ -323,7 +324,7 @@ class _Machine:
         return counted, *self._all_reduce(4 * n_counts), self._superstep("counts", traffic, add)
 
     def replicas(self) -> tuple[Superstep, ...]:
-        """Gradients of all weights, and of what else trains, over replicas."""
+        """Gradients of all weights and other trained parameters, over replicas."""
         plan = self.plan
         if not plan.trains:
             return ()
@@ -337,7 +338,7 @@ class _Machine:
         return self._all_reduce(n_bytes)
 
     def _all_reduce(self, n_bytes: int) -> tuple[Superstep, ...]:
-        """A ring over replicas: each device sends 2·(R - 1) parts of 1/R of what it holds. R = 1: nothing."""
+        """A ring over replicas: each device sends 2·(R - 1) parts, each 1/R of its data. R = 1: nothing."""
         target, n = self.plan.target, self.plan.replicas
         if n == 1:
             return ()
@@ -357,7 +358,7 @@ class _Machine:
 
     def norm(self, names: list[str]) -> tuple[Superstep, ...]:
         """Six sums of squares a tile go to one tile of each device, where workers add them; the devices' sums go to one,
-        and the norm back to all. Where a device has few tiles in use, one worker adds all."""
+        and the norm back to all. If a device has few tiles in use, one worker adds all."""
         if not self.plan.trains:
             return ()
         target, workers = self.plan.target, self.plan.target.workers_per_tile
@@ -399,7 +400,7 @@ class _Machine:
     def _broadcast(
         self, traffic: Traffic, collectors: Sequence[Collector], per_sample: int, readers: list[np.ndarray]
     ) -> None:
-        """All that these collectors send goes to the tiles of all readers, once to each, whoever reads it there."""
+        """These collectors' lists go to the tiles of all readers, once to each tile."""
         if readers:
             sizes = np.array([c.n * per_sample for c in collectors])
             traffic.broadcast(collectors, sizes, np.unique(np.concatenate(readers)))

@@ -1,10 +1,10 @@
-"""Where shards go once their sizes are known, and the tiles that help them: collectors and reducers.
+"""The tiles of shards of known sizes, and of their helpers: collectors and reducers.
 
 | layout | shards | good for |
 |---|---|---|
 | contiguous | population after population on consecutive tiles, over all devices | lists go to the next device only |
 | split | every population in equal parts on all devices | layers too large for one device, and even load |
-| shared | every tile holds a shard of every population | delays of 0, where layers work one after another; few tiles |
+| shared | every tile holds a shard of every population | delays of 0, with which layers run one after another; few tiles |
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_DIRECT_SHARDS = 8
 
 
 def place(plan: Plan, sizes: Mapping[str, int], layout: str) -> Plan | None:
-    """The plan with shards of these sizes, collectors and reducers; None where the layout has no room for them."""
+    """The plan with shards of these sizes, collectors and reducers; None if the layout has no room for them."""
     target = plan.target
     if layout == "contiguous":
         tiles = _contiguous(plan, sizes)
@@ -64,7 +64,7 @@ def _cut(n: int, size: int) -> list[tuple[int, int]]:
 
 
 def _contiguous(plan: Plan, sizes: Mapping[str, int]) -> Starts | None:
-    """Populations that are joined by delay 0 stay on one device, so a group may begin on the next one."""
+    """Populations joined by delay 0 stay on one device, so a group may begin on the next one."""
     target, tile, found = plan.target, 0, Starts()
     for group in _groups(plan):
         n_shards = sum(-(-plan.populations[k].n // sizes[k]) for k in group)
@@ -79,7 +79,7 @@ def _contiguous(plan: Plan, sizes: Mapping[str, int]) -> Starts | None:
 
 
 def _groups(plan: Plan) -> list[list[str]]:
-    """Populations in order, in runs that delays of 0 hold together."""
+    """Populations in order, in runs joined by delays of 0."""
     names = [k for k in plan.populations if k not in plan.inputs]
     position = {k: i for i, k in enumerate(names)}
     joined = [False] * len(names)  # joined[i]: names[i] belongs to the group of names[i - 1]
@@ -106,7 +106,7 @@ def _split(plan: Plan, sizes: Mapping[str, int]) -> Starts | None:
         n_shards = -(-n // size)
         found[name] = []
         for d in range(target.devices):
-            # shards of full size to every device, so that only the last one of all is smaller
+            # full-sized shards on every device, so that only the very last one is smaller
             low, high = (k * n_shards // target.devices for k in (d, d + 1))
             for k in range(low, high):
                 found[name].append((d * target.stride + used[d], k * size, min(size, n - k * size)))
@@ -119,7 +119,7 @@ def _shared(plan: Plan, sizes: Mapping[str, int]) -> Starts:
     target, tile, found = plan.target, 0, Starts()
     for name, size in sizes.items():
         cuts = _cut(plan.populations[name].n, size)
-        # ascending tiles, as everywhere: the turn is taken by rotating which tile is the first
+        # ascending tiles, as everywhere; the first tile rotates
         found[name] = [(target.tile_number((tile + k) % target.n_tiles), first, n) for k, (first, n) in enumerate(cuts)]
         tile += len(cuts)
     return found
@@ -129,7 +129,7 @@ def _shared(plan: Plan, sizes: Mapping[str, int]) -> Starts:
 
 
 class _Turns:
-    """Deals out tiles of each device, those with the most room first, round and round."""
+    """Deals out tiles of each device in turn, those with the most room first."""
 
     def __init__(self, plan: Plan) -> None:
         self.target = plan.target
@@ -149,11 +149,11 @@ class _Turns:
 
 
 def place_helpers(plan: Plan) -> Plan:
-    """Collectors and reducers on the devices where their shards are, so that none has many."""
+    """Collectors and reducers on the devices of their shards, spread evenly."""
     turns = _Turns(plan)
     populations = {name: replace(p, collectors=_collectors(plan, name, turns)) for name, p in plan.populations.items()}
     plan = replace(plan, populations=populations)
-    n_reduced = [0] * plan.target.devices  # connections whose shares are added up on a device
+    n_reduced = [0] * plan.target.devices  # connections whose shares are added on each device
     for c in plan.connections:
         if _needs_reducers(plan, c.pre, c.post):
             for d in {s.device for s in plan.populations[c.post].shards}:
@@ -168,10 +168,10 @@ def place_helpers(plan: Plan) -> Plan:
 
 
 def _collectors(plan: Plan, name: str, turns: _Turns) -> tuple[Collector, ...]:
-    """One sample a collector where there are tiles enough; samples are dealt to the population's devices in order."""
+    """One sample a collector if there are enough tiles; samples are dealt to the population's devices in order."""
     p, b = plan.populations[name], plan.n_samples
     homes = _devices(p)
-    if not homes:  # an input's lists are kept where they are read
+    if not homes:  # an input's lists are kept on the devices that read them
         homes = sorted({d for c in plan.outgoing(name) for d in _devices(plan.populations[c.post])}) or [0]
     found = []
     for k, device in enumerate(homes):
@@ -192,9 +192,9 @@ def _needs_reducers(plan: Plan, pre: str, post: str) -> bool:
 
 
 def _reducers(plan: Plan, pre: str, post: str, n_reduced: list[int], turns: _Turns) -> tuple[Reducer, ...]:
-    """Groups of about √shards, each on one device: receiving a group and receiving the groups then cost the same.
+    """Groups of about √shards, each on one device: receiving a group and receiving all groups' sums then cost the same.
 
-    There are no more groups than let every tile of the device have one reducer.
+    At most one group, and so one reducer, for every tile of the device.
     """
     shards, collectors = plan.populations[post].shards, plan.populations[pre].collectors
     found = []

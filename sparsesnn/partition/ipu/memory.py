@@ -1,21 +1,21 @@
-"""Bytes per tile, item by item: what a plan puts into the private memory of each IPU tile.
+"""Bytes per tile, item by item: a plan's use of the private memory of each IPU tile.
 
 Shapes: T steps, B samples, M presynaptic neurons of a connection, n neurons of the shard, K capacity.
 
 | item | bytes | whose |
 |---|---|---|
 | weights | Σ M·w·4, or 2 in half precision | shard |
-| masters | Σ M·w·4 where weights are half and train | shard |
+| masters | Σ M·w·4 if weights are half and trained | shard |
 | gradient | Σ M·w·4 | shard |
 | optimizer | Adam 2·Σ M·w·4; SGD 0 | shard |
-| parameters | those of the model, θ_grad, bias: at least 5·w·4; six rows of bias gradient; a parameter that learns: itself, six rows of gradient, moments; moments of a bias | shard |
-| state | states besides the first, the gradient of each state, ∂L/∂i of the last steps (longest delay + 1): B·w·4 each; a readout's values; what a regularizer adds: (w + 2)·4 | shard |
-| history | the first state of all steps, T·B·w·4, of two steps where nothing trains, of k + (T - 1) // k where potentials are kept every k steps (`keep_every`); what else gradients of parameters that learn read (`reads` of the model) as well | shard |
+| parameters | those of the model, θ_grad, bias: at least 5·w·4; six rows of bias gradient; a trained parameter: itself, six rows of gradient, moments; moments of a bias | shard |
+| state | states besides the first, the gradient of each state, ∂L/∂i of the last steps (longest delay + 1): B·w·4 each; a readout's values; a regularizer's terms: (w + 2)·4 | shard |
+| history | the first state of all steps, T·B·w·4, of two steps without training, of k + (T - 1) // k if potentials are kept every k steps (`keep_every`); likewise other values read by gradients of trained parameters (`reads` of the model) | shard |
 | shares | the shard's share of the gradient of incoming lists, Σ B·K·4 | shard |
 | masks | fired and near-spike bits, 8 B per 32 neurons and sample, 4 B for up to 16 neurons | shard |
-| collector | lists of all steps, the one sent, buckets, ∂L/∂s; what the loss needs; counts of a regularizer: (N + 1)·4 | collector |
+| collector | lists of all steps, the one sent, buckets, ∂L/∂s; data of the loss; counts of a regularizer: (N + 1)·4 | collector |
 | reducer | sum of shares | reducer |
-| buffers | what the tile receives in one superstep, the largest: lists; lists and buckets; the own list with its gradient; masks; shares; sums | all |
+| buffers | the data received in one superstep, the largest: lists; lists and buckets; the own list with its gradient; masks; shares; sums | all |
 | code, reserved | estimates, see `MemoryAssumptions` | every tile in use |
 
 w is n, up to a pair. A list is K ids of 2 bytes, K even, and two counts of 2 bytes
@@ -53,15 +53,15 @@ ITEMS = (
 
 @dataclass(frozen=True)
 class MemoryAssumptions:
-    """What cannot be derived from the network; none of it is measured on an IPU.
+    """Numbers that cannot be derived from the network; none is measured on an IPU.
 
     Args:
         code_bytes: codelets, their library calls and stacks of six workers, on each tile in use.
-        exchange_code_bytes: instructions of one exchange that the tile takes part in, however many tiles it receives from;
+        exchange_code_bytes: instructions of one exchange in which the tile takes part, independent of the number of senders;
             see "Blind spots" in docs/ipu.md.
-        reserved_bytes: Poplar's own constants, counters and copies that it keeps alive.
+        reserved_bytes: Poplar's own constants, counters and live copies.
         vertex_bytes: state of one vertex: pointers, lengths, scalars.
-        vertices_per_shard: vertices that a shard needs, one a phase, forward and backward.
+        vertices_per_shard: vertices of a shard, one a phase, forward and backward.
     """
 
     code_bytes: int = 24 * 1024
@@ -74,12 +74,12 @@ class MemoryAssumptions:
 ASSUMPTIONS = MemoryAssumptions()
 #: share of a tile's memory above which a plan may not fit on a device, because code and exchanges are estimated
 MOST_OF_A_TILE = 0.92
-#: exchanges of a training program that are always there: fetch, loss, norm, update, streams; and those of each round
+#: exchanges of every training program: fetch, loss, norm, update, streams; and those of each round
 #: (lists, masks; lists and buckets, shares, sums, gradients); streams of a connection's arrays, and of a population's
 EXCHANGES, EXCHANGES_PER_ROUND, EXCHANGES_PER_CONNECTION, EXCHANGES_PER_POPULATION = 24, 6, 7, 5
 
 
-#: a shard of at most so many neurons has both of its masks in one word
+#: a shard of at most this many neurons has both of its masks in one word
 PACKED_NEURONS = 16
 
 
@@ -109,7 +109,7 @@ def slots_bytes(capacity: int) -> int:
 
 
 def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTIONS) -> dict[str, int]:
-    """Bytes of a shard of `n` neurons of population `name`; `plan` needs no shards yet."""
+    """Bytes of a shard of `n` neurons of population `name`; `plan` may lack shards."""
     population = plan.network.populations[name]
     assert not isinstance(population, Input), "the host owns the input's neurons"
     b, t, trains = plan.n_samples, plan.n_steps, plan.trains
@@ -130,7 +130,7 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
         6 + moments * population.bias + (7 + moments) * learnt if trains else 0
     )
     steps = 2 if not trains else plan.n_kept if spiking else t
-    if trains:  # what is not kept of every step, at the ends of segments
+    if trains:  # states that are kept at the ends of segments only
         rows_of_state += sum(x not in kept for x in more_states) * (plan.n_again // plan.keep_every)
     fed_back = [c.pre for c in incoming if c.pre not in plan.inputs]
     shares = sum(b * slots_bytes(plan.populations[pre].capacity) for pre in fed_back)
@@ -167,18 +167,18 @@ def shard_receives(plan: Plan, name: str) -> dict[str, int]:
 
 
 def shard_bytes(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTIONS) -> int:
-    """Sum of `shard_items`, with what a tile in use needs whatever lives on it."""
+    """Sum of `shard_items` and the fixed bytes of a tile in use."""
     return sum(shard_items(plan, name, n, a).values()) + code_bytes(plan, a) + a.reserved_bytes
 
 
 def code_bytes(plan: Plan, a: MemoryAssumptions = ASSUMPTIONS) -> int:
-    """Code of a tile in use, whatever lives on it."""
+    """Code of a tile in use, independent of its items."""
     rounds = 1 + max(plan.stages.values())
     return a.code_bytes + a.exchange_code_bytes * (EXCHANGES + EXCHANGES_PER_ROUND * rounds)
 
 
 def collector_bytes(plan: Plan, name: str, n_samples: int) -> int:
-    """Bytes of a collector of `n_samples` samples of population `name`; of the output with what the loss needs."""
+    """Bytes of a collector of `n_samples` samples of population `name`; for the output including the data of the loss."""
     p = plan.populations[name]
     population = plan.network.populations[name]
     loss = 4 * (2 + 3 * p.n) if name == plan.network.output else 0
@@ -189,7 +189,7 @@ def collector_bytes(plan: Plan, name: str, n_samples: int) -> int:
     connected = 8 * len(p.shards)  # a pointer to each shard's masks, and its first neuron
     if plan.trains:
         total += bucket_bytes(p.capacity) + (0 if isinstance(population, Input) else slots_bytes(p.capacity))
-    dropped = 0 if isinstance(population, Input) else 4 * plan.n_steps + 8  # of each step; totals with the spikes
+    dropped = 0 if isinstance(population, Input) else 4 * plan.n_steps + 8  # for each step; totals with the spikes
     counts = 8 * (-(-(p.n + 1) // 2)) if plan.regularizes and plan.trains and name not in plan.inputs else 0
     return n_samples * total + dropped + connected + counts
 
@@ -217,7 +217,7 @@ def n_groups(plan: Plan, pre: str, post: str) -> int:
 
 
 def tile_bytes(plan: Plan, a: MemoryAssumptions = ASSUMPTIONS) -> dict[str, np.ndarray]:
-    """item → int64[all_tiles]: bytes on every tile of every device. Tiles that hold nothing count 0."""
+    """item → int64[all_tiles]: bytes on every tile of every device. Empty tiles count 0."""
     out = {item: np.zeros(plan.target.all_tiles, np.int64) for item in ITEMS}
     received: dict[str, np.ndarray] = {}
     used = np.zeros(plan.target.all_tiles, bool)

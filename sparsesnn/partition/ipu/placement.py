@@ -1,4 +1,4 @@
-"""A plan for IPUs: the fastest of the layouts that fit, or a refusal that names changes which were tried and help."""
+"""A plan for IPUs: the fastest of the layouts that fit, or an error that proposes changes, which were tried."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sparsesnn.partition.ipu.work import CycleAssumptions
 from sparsesnn.partition.plan import Plan
 from sparsesnn.synapses.dense import check_dense
 
-#: shards are sized anew with less room, at most so often, where collectors and reducers did not fit beside them
+#: how often shards are sized again with less room, if collectors and reducers do not fit next to them
 MAX_TRIES = 8
 
 
 def place_shards(plan: Plan, strategy: str, layout: str, a: CycleAssumptions) -> Plan:
-    """The fastest of the layouts asked for, by prediction."""
+    """The fastest of the requested layouts, by prediction."""
     check_dense(plan.network.connections, "the IPU program")
     found = [p for name in _layouts(plan, layout) if (p := _laid_out(plan, strategy, name, a)) is not None]
     if not found:
@@ -34,7 +34,7 @@ def place_shards(plan: Plan, strategy: str, layout: str, a: CycleAssumptions) ->
         if not found:
             raise ConfigError(
                 f"plan: keep_every is {plan.keep_every}, but populations joined by delay 0 run in {1 + max(plan.stages.values())} "
-                f"rounds, which share their vertices on {plan.target.n_tiles} tiles; give delay=1, more tiles, or keep_every=1"
+                f"rounds, which share vertices on {plan.target.n_tiles} tiles; give delay=1, more tiles, or keep_every=1"
             )
     legal = [p for p in found if crossing(p) is None]
     if not legal:
@@ -55,7 +55,7 @@ def _layouts(plan: Plan, layout: str) -> tuple[str, ...]:
 
 
 def _laid_out(plan: Plan, strategy: str, layout: str, a: CycleAssumptions) -> Plan | None:
-    """Shards, collectors and reducers within the memory of every tile; None where they do not fit."""
+    """Shards, collectors and reducers within the memory of every tile; None if they do not fit."""
     target = plan.target
     room = target.bytes_per_tile
     for _ in range(MAX_TRIES):
@@ -90,14 +90,14 @@ def _few(numbers: Sequence[int]) -> str:
 
 
 def _emptiest(plan: Plan, layout: str, a: CycleAssumptions) -> Plan | None:
-    """Whatever the tiles have: of the layouts that delays allow, or of all if they allow none, the plan whose fullest tile
-    holds least; None where there are too few tiles at all."""
+    """Ignores the memory of tiles: of the layouts that delays allow, or of all if they allow none, the plan whose
+    fullest tile holds least; None if there are too few tiles at all."""
     found = _flattest(plan, layout, a, fitting=False)
     return min(found, key=lambda p: (crossing(p) is not None, int(tile_totals(p).max())), default=None)
 
 
 def _flattest(plan: Plan, layout: str, a: CycleAssumptions, *, fitting: bool) -> Iterator[Plan]:
-    """By layout, the plan with as equal bytes on all tiles as there can be; `fitting`: only such as may fit."""
+    """By layout, the plan with the most even bytes on tiles; `fitting`: only plans that may fit."""
     for name in _layouts(plan, layout):
         sizes = _sizes(plan, "bytes", name, 1 << 62, a)
         if sizes is None or (fitting and _overflows(plan, sizes)):
@@ -108,7 +108,7 @@ def _flattest(plan: Plan, layout: str, a: CycleAssumptions, *, fitting: bool) ->
 
 
 def _overflows(plan: Plan, sizes: Mapping[str, int]) -> bool:
-    """Whether shards alone, wherever they go, are more than tiles hold: no collector needs a place then."""
+    """Whether shards alone, wherever placed, exceed the memory of tiles: collectors then need no placement."""
     room, total = plan.target.bytes_per_tile, 0
     for name, n in sizes.items():
         items = shard_items(plan, name, n)
@@ -120,7 +120,7 @@ def _overflows(plan: Plan, sizes: Mapping[str, int]) -> bool:
 
 
 def _refusal(plan: Plan, best: Plan | None, layout: str, a: CycleAssumptions) -> PlanError:
-    """Says how full the fullest tile would be at best, with what, and which changes would make it fit."""
+    """An error with the fullest tile at best, its largest items, and changes that would make the plan fit."""
     target = plan.target
     if best is None:
         n_populations = len(plan.populations) - len(plan.network.inputs)
@@ -150,7 +150,7 @@ def _neurons(n: int) -> str:
 
 
 def _proposal(plan: Plan, layout: str, a: CycleAssumptions) -> str:
-    """Changes that, one by one, make the plan fit; each was tried."""
+    """Changes each of which alone makes the plan fit; each was tried."""
 
     def fits(changed: Plan) -> bool:
         room = changed.target.bytes_per_tile
@@ -196,7 +196,7 @@ def _proposal(plan: Plan, layout: str, a: CycleAssumptions) -> str:
 
 
 def _with_delay(plan: Plan) -> Plan | None:
-    """The plan with delay 1 between populations, so that layers may lie on several devices; None if it has no delay of 0."""
+    """The plan with delay 1 between populations, so that layers may be on several devices; None if it has no delay of 0."""
     inputs = plan.network.inputs
     if all(c.delay or c.pre in inputs for c in plan.connections):
         return None

@@ -1,7 +1,7 @@
-"""How many neurons of each population one tile takes: the sizes of shards.
+"""The sizes of shards: neurons of each population on one tile.
 
-All neurons of a population cost the same, so a plan is decided by one number per population, its neurons a tile, and
-"the fullest tile is as empty as can be" has an exact solution: the least level at which the shards that fit below it
+All neurons of a population cost the same, so a plan is determined by one number per population, its neurons a tile, and
+"the fullest tile is as empty as possible" has an exact solution: the least level at which the shards that fit below it
 need no more tiles than there are.
 
 | strategy | sizes |
@@ -9,7 +9,7 @@ need no more tiles than there are.
 | even | one number for all populations, the smallest that fits |
 | bytes | the fullest tile holds as few bytes as possible |
 | work | the slowest tile computes as few cycles as possible: fan-in × expected activity × neurons, in the cost model |
-| search | from the best of these, local search: neurons move from slow populations' tiles to fast ones' while the sum of the supersteps, each at its slowest tile, gets smaller |
+| search | from the best of these, local search: neurons move from slow populations' tiles to fast ones' while the sum of the supersteps, each at its slowest tile, decreases |
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Sizes = dict[str, int]
 class Sizing:
     """Sizes of shards for one skeleton plan (its shards are ignored), at most `limit` bytes a shard.
 
-    `cycles` and `bytes` of a shard depend on its population and size alone, so both are computed once, for all populations
-    that are alike: networks of hundreds of equal layers ask often.
+    `cycles` and `bytes` of a shard depend on its population and size alone, so both are computed once for all equal populations
+    because networks of hundreds of equal layers query them often.
     """
 
     def __init__(self, plan: Plan, limit: int, n_tiles: int, a: CycleAssumptions) -> None:
@@ -51,7 +51,7 @@ class Sizing:
         self.most = self._largest_of_all(lambda name, n: self.bytes(name, n) <= limit)
 
     def _kind(self, name: str) -> object:
-        """Equal for populations whose shards of a size have equal bytes and cycles."""
+        """A key, equal for populations whose shards of a size have equal bytes and cycles."""
         plan = self.plan
         incoming = [
             (c.delay, c.pre in plan.inputs, plan.populations[c.pre].n, self.lengths[c.pre]) for c in plan.incoming(name)
@@ -74,7 +74,7 @@ class Sizing:
     # ---- the strategies; None: nothing fits ----------------------------------------------------------------------
 
     def even(self, least: int = 1) -> Sizes | None:
-        """The smallest number from `least` on that needs no more tiles than there are."""
+        """The smallest number from `least` on that needs no more than the available tiles."""
         largest = max(self.n.values())
         for per_tile in range(-(-least // self.step) * self.step, largest + self.step, self.step):
             sizes = {k: min(per_tile, self._whole(k)) for k in self.names}
@@ -90,7 +90,7 @@ class Sizing:
 
     def search(self) -> Sizes | None:
         starts = [self.by_bytes(), self.by_work()]
-        # fewer, larger shards: less to collect, more to compute
+        # fewer, larger shards: less collection, more computation
         starts += [self.even(2**k) for k in range(max(self.n.values()).bit_length())]
         found = [s for s in starts if s is not None]
         return self._improve(min(found, key=self.estimate)) if found else None
@@ -134,7 +134,7 @@ class Sizing:
         return best
 
     def estimate(self, sizes: Mapping[str, int]) -> float:
-        """Cycles a step that depend on sizes: each superstep at its slowest tile; exchange is left out."""
+        """The cycles of a step that depend on sizes: each superstep at its slowest tile; exchange is left out."""
         total = 0.0
         for r in sorted({self.stage[k] for k in self.names}):
             names = [k for k in self.names if self.stage[k] == r]
@@ -154,7 +154,7 @@ class Sizing:
         return sum(collector_cycles(self.plan, name, 1, words, packed, groups, self.lengths, self.a).values())
 
     def _improve(self, sizes: Sizes) -> Sizes:
-        """First-improvement descent: shrink the shards of one population, grow those of others to pay for its tiles."""
+        """First-improvement descent: shrinks the shards of one population, and grows those of others to free tiles for it."""
         best, value = dict(sizes), self.estimate(sizes)
         improved = True
         while improved:

@@ -1,4 +1,4 @@
-"""Sweeps for people: Markdown tables and plots, each of which says that it is a prediction."""
+"""Sweeps as Markdown tables and plots, each marked as a prediction."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def scaling_table(rows: Sequence[Row]) -> str:
 
 
 def sensitivity_table(base: float, rows: Sequence[Sensitivity]) -> str:
-    """Samples/s, and the change, if an assumption were half or twice as large."""
+    """Samples/s, and its change if an assumption is halved or doubled."""
     lines = [["assumption", "halved", "doubled"]]
     for r in rows:
         lines.append([r.what, *(f"{x:,.0f} ({100 * (x / base - 1):+.0f} %)" for x in (r.halved, r.doubled))])
@@ -74,7 +74,7 @@ def sensitivity_table(base: float, rows: Sequence[Sensitivity]) -> str:
 
 
 def assumptions_table() -> str:
-    """Every assumption that the predictions rest on, with its value."""
+    """Every assumption of the predictions, with its value."""
     lines = [["assumption", "value"]]
     for instance in (work.ASSUMPTIONS, memory.ASSUMPTIONS, IPU_MK2.exchange, IPU_MK2.links):
         lines += [[f"`{type(instance).__name__}.{f.name}`", f"{getattr(instance, f.name):g}"] for f in fields(instance)]
@@ -107,9 +107,7 @@ def plot_activity(rows: Sequence[Row], path: Path) -> None:
                 color=f"C{k}",
                 label=f"{depth}, {kind}",
             )
-    axes.set(
-        xscale="log", yscale="log", xlabel="largest activity that lists have room for, %", ylabel="samples/s, predicted"
-    )
+    axes.set(xscale="log", yscale="log", xlabel="maximum activity (list capacity), %", ylabel="samples/s, predicted")
     ticks = [100 * x for x in sorted({r.x for r in rows})]
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.minorticks_off()
@@ -133,7 +131,7 @@ def plot_scaling(rows: Sequence[Row], path: Path) -> None:
             label=series,
         )
     ticks = sorted({r.x for r in rows})
-    axes.set(xscale="log", ylim=(0, 1.05), xlabel="IPUs", ylabel="samples/s over those of one IPU, predicted")
+    axes.set(xscale="log", ylim=(0, 1.05), xlabel="IPUs", ylabel="samples/s relative to one IPU, predicted")
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.minorticks_off()
     axes.grid(alpha=0.3)

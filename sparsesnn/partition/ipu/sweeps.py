@@ -2,11 +2,12 @@
 
     activity       one IPU, 2,942 neurons in 2 to 5 hidden layers, T=100, batch 48: samples/s against activity
     weak-scaling   1 to 64 IPUs, each with the same number of neurons, or of weights
-    sensitivity    how far samples/s moves when an assumption is wrong by a factor of 2
+    sensitivity    the change of samples/s when an assumption is wrong by a factor of 2
 
 The networks are those that `sparsesnn plan` and `sparsesnn train` make of the same text, with delay 0 or 1 between
-populations; layers on several IPUs need delay 1. All rows are predictions. Natural activity means: hidden neurons fire `NATURAL` of the time, or as often as lists have
-room; fixed: every list is full, at every step. Input lists hold 48 of 700 channels, of which 1.5 % fire.
+populations; layers on several IPUs need delay 1. All rows are predictions. Natural activity: hidden neurons fire
+`NATURAL` of the time, limited by the capacity of their lists; fixed: every list is full, at every step. Input lists
+hold 48 of 700 channels, of which 1.5 % fire.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ class Row:
     """One predicted point of a sweep.
 
     Args:
-        series: which curve it belongs to.
-        x: the number that is varied: activity, or IPUs.
+        series: the curve that it belongs to.
+        x: the varied number: activity, or IPUs.
         n_neurons, n_weights, n_layers: of the network, hidden and output.
         n_samples, n_steps: batch and sequence.
         neurons_per_tile: of most shards.
         samples_per_s, cycles_per_step: predicted.
         exchange_share, link_share: parts of a step spent moving data on a device, and between devices with its barriers.
-        bytes_share: the fullest tile's memory over what a tile has.
+        bytes_share: the fullest tile's bytes, as a share of a tile's memory.
         reached: share of layers that a spike can reach within the sequence.
     """
 
@@ -67,7 +68,7 @@ class Row:
 
 
 def spiking_chain(hidden: Sequence[int], max_activity: float, delay: int, *, fixed: bool = False) -> Network:
-    """SHD's input, hidden LIF layers whose lists hold `max_activity` of them, a spiking output."""
+    """SHD's input, hidden LIF layers whose lists hold a share `max_activity` of their neurons, a spiking output."""
     layers: dict[str, Input | LIF] = {"input": Input(N_INPUT)}
     for k, n in enumerate(hidden):
         capacity = max(2, math.ceil(max_activity * n))
@@ -78,12 +79,12 @@ def spiking_chain(hidden: Sequence[int], max_activity: float, delay: int, *, fix
 
 
 def equal_layers(n_neurons: int, n_layers: int) -> list[int]:
-    """Sizes that differ by at most one and add up."""
+    """Sizes of `n_layers` layers that differ by at most one and add up to `n_neurons`."""
     return [n_neurons * (k + 1) // n_layers - n_neurons * k // n_layers for k in range(n_layers)]
 
 
 def activity_sweep(target: str = "ipu-mk2", delay: int = 0) -> Iterator[Row]:
-    """Samples/s of 2,942 neurons on one IPU against the largest activity that lists have room for."""
+    """Samples/s of 2,942 neurons on one IPU against the largest activity that fits in lists."""
     machine = parse_target(target)
     for n_layers in (2, 3, 4, 5):
         hidden = equal_layers(2942 - N_CLASSES, n_layers)
@@ -94,14 +95,14 @@ def activity_sweep(target: str = "ipu-mk2", delay: int = 0) -> Iterator[Row]:
                 yield _row(series, x, network, 48, machine, activity=min(NATURAL, x))
 
 
-#: hidden layers an IPU and their width: as many as fill its tiles with 2, 4 or 8 neurons each
+#: hidden layers an IPU and their width, which fill its tiles with 2, 4 or 8 neurons each
 LAYERS_PER_IPU = ((3, 974), (6, 976), (12, 976))
 
 
 def weak_scaling(
     ipus: Sequence[int] = (1, 2, 4, 8, 16), target: str = "ipu-mk2", batches: Sequence[int] = (24, 48)
 ) -> Iterator[Row]:
-    """1 to 16 IPUs, each with as many neurons: deeper, up to 187,412 neurons; or wider, with as many weights each."""
+    """1 to 16 IPUs, each with the same number of neurons: deeper, up to 187,412 neurons; or wider, with the same number of weights each."""
     for per_ipu, width in LAYERS_PER_IPU:
         for n_samples in batches:
             for n in ipus:
@@ -156,14 +157,14 @@ def _summary(series: str, x: float, plan: Plan, p: Prediction) -> Row:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What samples/s becomes when a group of assumptions is halved, and doubled."""
+    """Samples/s after a group of assumptions is halved, and doubled."""
 
     what: str
     halved: float
     doubled: float
 
 
-#: assumptions that would be wrong together
+#: assumptions that are varied together
 GROUPS: dict[str, tuple[str, ...]] = {
     "all instruction counts": tuple(
         f.name
@@ -180,7 +181,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 
 def sensitivity(target: str = "ipu-mk2", delay: int = 0) -> tuple[float, list[Sensitivity]]:
-    """Samples/s of three hidden layers at natural activity and 5 % capacity, and what halved and doubled guesses give."""
+    """Samples/s of three hidden layers at natural activity and 5 % capacity, and with halved and doubled assumptions."""
     machine = parse_target(target)
     network = spiking_chain(equal_layers(2942 - N_CLASSES, 3), 0.05, delay)
     plan = _planned(network, 48, machine, NATURAL)

@@ -1,4 +1,4 @@
-"""One superstep, tile by tile: bytes that move and cycles that are computed."""
+"""One superstep, tile by tile: bytes moved and cycles computed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Traffic:
         self.link_in, self.link_out = (np.zeros(target.devices, np.int64) for _ in range(2))
 
     def broadcast(self, sources: Any, sizes: np.ndarray, receivers: np.ndarray) -> None:
-        """Every receiver gets all that the sources hold. A source sends once a device, whoever listens there: tiles of
+        """Every receiver gets all data of the sources. A source sends once to each device with receivers: tiles of
         a device may all receive the same word; between devices it travels once."""
         if not len(sources) or not len(receivers):
             return
@@ -41,7 +41,7 @@ class Traffic:
             np.add.at(self.link_out, devices[devices != d], away)
 
     def send(self, source: np.ndarray, sink: np.ndarray, sizes: np.ndarray) -> None:
-        """Row k moves sizes[k] bytes from tile source[k] to tile sink[k]; what stays on its tile costs nothing."""
+        """Row k moves sizes[k] bytes from tile source[k] to tile sink[k]; data that stays on its tile costs nothing."""
         away = source != sink
         source, sink, sizes = source[away], sink[away], sizes[away]
         np.add.at(self.tile_in, sink, sizes)
@@ -53,7 +53,7 @@ class Traffic:
 
 
 class Work(dict[str, np.ndarray]):
-    """Cycles per tile by phase; arrays are made when first asked for."""
+    """Cycles per tile by phase; arrays are made at the first access."""
 
     def __init__(self, n_tiles: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Work(dict[str, np.ndarray]):
         return self[phase]
 
     def add(self, phase: str, tiles: np.ndarray, cycles: float | np.ndarray, start: float) -> None:
-        """Items on tiles; each of `cycles` holds the start of a vertex, but a tile has one vertex for all its items."""
+        """Items on tiles; each of `cycles` includes the start of a vertex, but a tile has one vertex for all its items."""
         np.add.at(self[phase], tiles, cycles)
         if start:
             items = self._items + np.bincount(tiles, minlength=self._n_tiles)

@@ -1,10 +1,10 @@
-"""How many vertices the graph builder makes of a plan (host/src/ipu), which compile time grows with.
+"""The number of vertices that the graph builder (host/src/ipu) makes for a plan; compile time grows with it.
 
 A tile has one vertex a phase, whatever it holds. Phases: fetch, step, compact, loss; fetch, list gradient, reduce, sum,
-state gradient, once more the list gradient for the input; square sums, norm, update. Where populations are joined by delay 0,
-every round has a step, a compact, a list gradient, a reduce, a sum and a state gradient of its own. Deep chains would have
-more vertices than `MAX_PER_TILE` a tile; their rounds take turns in one set of vertices. That costs exchange, since
-every turn moves the lists of all rounds. A regularizer of activity has two phases more, on collectors and on shards.
+state gradient, a second list gradient for the input; square sums, norm, update. If populations are joined by delay 0,
+every round has its own step, compact, list gradient, reduce, sum and state gradient. Deep chains would exceed
+`MAX_PER_TILE` vertices a tile; their rounds take turns in one set of vertices. That costs exchange, because every turn
+moves the lists of all rounds. An activity regularizer has two more phases, on collectors and on shards.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from sparsesnn.layers.declaration import fires, learnt
 from sparsesnn.partition.plan import Plan
 
-#: vertices a tile on average that a program may have before its rounds share theirs
+#: mean vertices a tile above which a program's rounds share their vertices
 MAX_PER_TILE = 12
-#: tiles of one IPU whose sums of squares one worker adds without a stage between
+#: the most tiles of one IPU whose sums of squares one worker adds without an intermediate stage
 MAX_DIRECT_SUMS = 16
 
 
@@ -28,7 +28,7 @@ def loops_rounds(plan: Plan) -> bool:
 
 
 def n_vertices(plan: Plan, loops: bool | None = None) -> int:
-    """Vertices of the program; `loops`: whether rounds share theirs, None: as the builder chooses."""
+    """Vertices of the program; `loops`: whether rounds share them, None: the builder's choice."""
     if loops is None:
         loops = loops_rounds(plan)
     network, stages = plan.network, plan.stages
@@ -54,7 +54,7 @@ def n_vertices(plan: Plan, loops: bool | None = None) -> int:
     if not loops:
         total += _tiles(*(shards[c.post] for c in plan.connections if c.pre in plan.inputs))
     total += _tiles(*(collectors[k] for k in (*plan.network.inputs, *spiking)))
-    if plan.keep_every > 1 and not loops:  # lists once more, before a step runs again and between its rounds
+    if plan.keep_every > 1 and not loops:  # lists are sent again, before a step is repeated and between its rounds
         total += _tiles(*(collectors[k] for k in (*plan.network.inputs, *spiking)))
         for group in groups[:-1]:
             total += _tiles(*(collectors[k] for k in spiking if stages[k] in group))
@@ -70,5 +70,5 @@ def _tiles(*lists: Iterable[int]) -> int:
 
 
 def _totals(plan: Plan) -> int:
-    """Values that a whole population shares have their gradients added up by one vertex each."""
+    """The vertices that add the gradients of values shared by a whole population, one for each value."""
     return sum(not isinstance(getattr(p, name), tuple) for p in plan.network.populations.values() for name in learnt(p))

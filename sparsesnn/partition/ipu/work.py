@@ -1,8 +1,8 @@
-"""What one tile computes: cycles by phase, from instruction counts that are assumed.
+"""The work of one tile: cycles by phase, from assumed instruction counts.
 
-The counts are those of the emulated machine (host/src/emulator/work.h), under the same names: on it, a prediction differs
-from what is counted only by the activity that was assumed. A tile takes as long as its longest worker, times the six
-workers that take turns (a tile issues one bundle a cycle); it has one vertex a phase, whatever it holds.
+The counts are those of the emulated machine (host/src/emulator/work.h), under the same names: its counts differ from a
+prediction only because of the assumed activity. A tile takes as long as its longest worker, times the six workers that
+take turns (a tile issues one bundle a cycle); it has one vertex a phase, whatever it holds.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from sparsesnn.partition.plan import Plan
 
 @dataclass(frozen=True)
 class CycleAssumptions:
-    """What the prediction rests on. Bundles are issue slots of one worker: one load or store beside one float operation.
+    """The assumptions of a prediction. Bundles are issue slots of one worker: one load or store with one float operation.
 
     Args:
         vertex: start of a worker: fetch state, pointers, loop bounds. 30: poplibs' estimators charge 25 to 33.
         supervisor: start of a vertex on its tile, in cycles. 25: poplibs charges 11, and 6 to 20 of set-up.
         deliver_list: one list of one sample: its counts and pointers.
-        deliver_id: load id, address, loop. With `deliver_pair` an id of a two-neuron shard costs 6: 4 to 6 are
+        deliver_id: load id, address, loop. With `deliver_pair` an id of a two-neuron shard costs 6; 4 to 6 are
             expected of compiled code.
         deliver_pair: load two weights, add them to two currents.
         step_sample, step_pair: decay, reset, add, two comparisons, masks and the history, for two neurons;
-            step_state: each further state. operation: of floats, one neuron, of a step or its adjoint beyond a decay for each
+            step_state: each further state. operation: on floats, for one neuron, in a step or its adjoint, beyond a decay for each
             state.
         select_word: both mask words of a sample.
         compact_list: counts, capacity and rotation of one list.
-        compact_count: load a mask word, count its bits, add; each worker does so with all words. A word that holds both
-            masks of up to 16 neurons takes as long to be found empty, and three times as long where it is not.
-        compact_word: look for candidates in one mask word; compact_walks: the share of the words in which a worker looks:
-            from the sixth of them where its first slot lies to its last slot, of spikes or of near-spikes; compact_id:
+        compact_count: load a mask word, count its bits, add; each worker does this for all words. A word that holds both
+            masks of up to 16 neurons takes as long if it is empty, and three times as long if not.
+        compact_word: look for candidates in one mask word; compact_walks: the share of the words that a worker searches:
+            from the sixth of them with its first slot to its last slot, of spikes or of near-spikes; compact_id:
             find the bit, write the id.
-        fetch_list, fetch_id: send a kept list once more: two ids; or put a spike into its bucket (id modulo 6).
+        fetch_list, fetch_id: send a kept list again: two ids; or put a spike into its bucket (id modulo 6).
         state_sample, state_pair: decay of ∂L/∂v, current gradient; state_search: finding the shard's part of the own
             list by bisection, per halving; state_id: σ', gradient of one listed neuron.
-        share_list, share_id, share_pair: dot product of a row of weights and the current gradient; the id's part has
+        share_list, share_id, share_pair: dot product of a row of weights and the current gradient; the id's part is
             the sum over lanes and the store.
         weight_list, weight_id, weight_pair: load, add and store two weight gradients. poplibs' scatter-add: 11 + 3 an
             element for scalars; here ids come in buckets, no bounds are searched.
@@ -55,10 +55,10 @@ class CycleAssumptions:
             settings, seeds; norm, losses, logits, counts of spikes.
         near_per_spike: near-spikes listed per spike. 0.64: measured by `sparsesnn bench step` at threshold 1,
             grad_threshold 0.9, activity 2 %.
-        worker_spread: by how many standard deviations the busiest of six workers exceeds the mean, where neurons fire
+        worker_spread: by how many standard deviations the busiest of six workers exceeds the mean, if neurons fire
             independently: 1.27 for six of a normal distribution. Samples of real data differ more.
         list_spread: the same for the longest list of a batch, which its collector waits for: 2.2 for the largest of 48.
-        host_overlap: share of the host's streaming that computing hides.
+        host_overlap: share of the host's streaming that overlaps with computing.
     """
 
     vertex: int = 30
@@ -121,9 +121,9 @@ def shard_cycles(
 ) -> dict[str, float]:
     """Cycles a step, by phase, of a shard of `n` neurons; samples are dealt to the workers.
 
-    `arrivals` gives the lists of a sender that arrive after a delay; None: steps do not differ, they are its `lengths`.
+    `arrivals` gives the lists of a sender that arrive after a delay; None: all steps are equal, with its `lengths`.
     "list gradient" and "weight gradient" are those of connections from spiking populations, "input gradient" the weight
-    gradient of the input's connections, which has a superstep of its own.
+    gradient of the input's connections, which has its own superstep.
     """
     population = plan.network.populations[name]
     assert not isinstance(population, Input), "the host owns the input's neurons"
@@ -162,14 +162,14 @@ def shard_cycles(
 def gradient_cycles(
     plan: Plan, n: int, senders: Sequence[str], lengths: Mapping[str, Lengths], a: CycleAssumptions = ASSUMPTIONS
 ) -> dict[str, float]:
-    """Cycles a step that a shard of `n` neurons spends on what it received from `senders`, in one superstep."""
+    """Cycles a step that a shard of `n` neurons spends on the lists received from `senders`, in one superstep."""
     workers = plan.target.workers_per_tile
     samples = -(-plan.n_samples // workers)
     pairs = padded(n, plan.weight_dtype) // 2
     share = weight = 0.0
     for pre in senders:
         length = lengths[pre]
-        # buckets of ids: each worker walks its own bucket, of every sample
+        # buckets of ids: each worker processes its own bucket of every sample
         bucket = length.of_bucket(workers, plan.n_samples, a.worker_spread)
         weight += a.weight_list + bucket * (a.weight_id + a.weight_pair * pairs)
         if pre not in plan.inputs:
