@@ -2,14 +2,15 @@
 
 A run folder holds `checkpoint.json`, which names the tensor files it belongs to, their sizes and SHA-256:
 
-    ckpt-<step>.safetensors     model/<name>, optim/<parameter>/<key>, ema/<parameter>, rng/torch: where the run stands
+    ckpt-<step>.safetensors     model/<name>, optim/<parameter>/<key>, ema/<parameter>, rng/torch: the state of the run
     best-<epoch>.safetensors    model/<name>: the weights with the best validation accuracy
 
-Of a network over R ranks there are R of each, ckpt-<step>-<r>of<R>.safetensors, written at the same time: every rank
-writes the columns of its neurons, and `checkpoint.json` says which. Any number of ranks can read them.
+For a network over R ranks there are R of each, ckpt-<step>-<r>of<R>.safetensors, written at the same time: every rank
+writes the columns of its neurons, which `checkpoint.json` lists. Any number of ranks can read them.
 
-A thread writes the tensors while training goes on. Order of writing: the tensor files under new names, then `checkpoint.json` in one step, then the older tensor files go.
-Killed in between, the old checkpoint is still whole, and the next write removes what it left behind.
+A thread writes the tensors while training continues. Order of writing: the tensor files under new names, then
+`checkpoint.json` in one step; then the older tensor files are removed. If the process is killed in between, the old
+checkpoint is still complete, and the next write removes leftover files.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from sparsesnn.whole_file import TEMPORARY
 
 NAME = "checkpoint.json"
 FORMAT = "sparsesnn checkpoint"
-FORMAT_VERSION = 3  # 1 had one tensor file for each name; until 2 weights had the names of `stable_names`
+FORMAT_VERSION = 3  # 1: one tensor file for each name; up to 2: weights named as in `stable_names`
 _TENSOR_FILE = re.compile(r"(ckpt|best)-[0-9]{1,18}(-[0-9]{1,9}of[0-9]{1,9})?\.safetensors")
 _POPULATION = re.compile(r"(?:model|optim|ema)/layers\.([^./]+)\.([^/]+)")
 
@@ -50,11 +51,11 @@ Columns = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A safetensors file beside `checkpoint.json`.
+    """A safetensors file next to `checkpoint.json`.
 
     Args:
         file, n_bytes, sha256: its name, size and digest.
-        columns: of each population, which neurons' columns it holds; empty: those of all.
+        columns: for each population, the neurons whose columns it holds; empty: all.
     """
 
     file: str
@@ -65,16 +66,16 @@ class TensorFile:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What `checkpoint.json` says.
+    """The content of `checkpoint.json`.
 
     Args:
         config: the run's configuration, as plain data.
-        progress: where the run stands: epoch, batch, step, sums of the running epoch, best so far (`loop.Progress`).
+        progress: the run's position: epoch, batch, step, sums of the running epoch, best so far (`loop.Progress`).
         network: `Network.to_dict` of the network that the weights belong to.
-        data: what made the training data, so that a run does not go on with other data.
+        data: the origin of the training data, so that a run does not continue with other data.
         tensors: model, optimizer and RNG, one file a shard.
         best: weights of the best epoch, likewise; None before the first validation.
-        version: of sparsesnn that wrote it.
+        version: the version of sparsesnn that wrote it.
     """
 
     config: dict[str, Any]
@@ -87,7 +88,7 @@ class Checkpoint:
 
 
 class _Writing:
-    """The tensor files of a checkpoint on their way to the disk, in a thread, which talks to no other rank."""
+    """Writes the tensor files of a checkpoint in a thread, which does not communicate with other ranks."""
 
     def __init__(self, checkpoint: Checkpoint, write: Callable[[], str]) -> None:
         self.checkpoint, self._found = checkpoint, ""
@@ -98,7 +99,7 @@ class _Writing:
     def _run(self, write: Callable[[], str]) -> None:
         try:
             self._found = write()
-        except BaseException as error:  # whatever it is: `files` raises it
+        except BaseException as error:  # any error: `files` raises it
             self._error = error
 
     def files(self) -> str:
@@ -112,10 +113,10 @@ class _Writing:
 class CheckpointStore:
     """Reads and writes the checkpoint of one run folder.
 
-    The tensors go to the disk in a thread while training goes on (`begin`); the checkpoint counts from `end` on.
+    The tensors go to the disk in a thread while training goes on (`begin`); the checkpoint is valid from `end` on.
 
     Args:
-        folder: the same one, on a file system that all ranks share.
+        folder: the same on all ranks, on a shared file system.
         grid: the ranks; all of them write, together.
         columns: the neurons whose columns this rank holds; None: all.
     """
@@ -125,7 +126,7 @@ class CheckpointStore:
         self.path = folder / NAME
         self._writing: _Writing | None = None
 
-    # ---- written -----------------------------------------------------------------------------------------------
+    # ---- writing -----------------------------------------------------------------------------------------------
 
     def write(self, **content: Any) -> Checkpoint:
         """`begin` and `end`."""
@@ -147,12 +148,12 @@ class CheckpointStore:
         version: str,
         new_best: tuple[int, Mapping[str, Tensor]] | None = None,
     ) -> None:
-        """Starts to write a checkpoint in a thread, after the end of the one before it.
+        """Starts to write a checkpoint in a thread, after completing the one before it.
 
         Args:
-            tensors: copies, which stay as they are until `end`.
+            tensors: copies, which must not change until `end`.
             best: files of the best epoch so far.
-            new_best: an epoch that is better, and its weights.
+            new_best: a better epoch, and its weights.
         """
         self.end()
         made = Checkpoint(config, progress, network, data, (), best, version)
@@ -163,13 +164,13 @@ class CheckpointStore:
 
     @property
     def is_written(self) -> bool:
-        """Whether `end` would not wait for this rank's disk; also where nothing was begun."""
+        """Whether `end` would not wait for this rank's disk; also True if nothing was begun."""
         return self._writing is None or not self._writing.thread.is_alive()
 
     def end(self) -> Checkpoint | None:
         """Waits for all ranks' files, and replaces the checkpoint in one step; None: nothing was begun.
 
-        Errors: `CheckpointError`, on all ranks, if a disk refused; the older checkpoint is then intact.
+        Errors: `CheckpointError`, on all ranks, if a write failed; the older checkpoint is then intact.
         """
         writing, self._writing = self._writing, None
         if writing is None:
@@ -192,12 +193,12 @@ class CheckpointStore:
         return made
 
     def close(self) -> None:
-        """Waits for this rank's disk alone, where ranks do not come together any more; the older checkpoint stays."""
+        """Waits for this rank's disk only, if ranks no longer synchronize; the older checkpoint remains."""
         if self._writing is not None:
             self._writing.thread.join()
 
     def _write_tensors(self, wanted: Mapping[str, Mapping[str, Tensor]]) -> str:
-        """This rank's tensor files, as JSON; none where the first replica holds the same."""
+        """This rank's tensor files, as JSON; none if the first replica holds the same."""
         if self.grid.replicas.rank:
             return "[]"
         shard, n_shards = self.grid.shards.rank, self.grid.n_shards
@@ -224,17 +225,17 @@ class CheckpointStore:
             kept = "the checkpoint before it is intact" if self.path.exists() else "there is no earlier checkpoint"
             raise CheckpointError(
                 f"{path}: cannot be written: {error.strerror or error}; {kept}; "
-                f"make room or mend the folder, then run again with --resume --out {self.folder}"
+                f"free space or repair the folder, then run again with --resume --out {self.folder}"
             ) from error
 
     def tidy(self, keep: set[str]) -> None:
-        """Removes tensor files that no checkpoint names and temporary files of a write that was cut off."""
+        """Removes tensor files that no checkpoint names, and temporary files of interrupted writes."""
         for path in self.folder.iterdir():
             ours = _TENSOR_FILE.fullmatch(path.name) and path.name not in keep
             if ours or (path.name.startswith(".") and path.name.endswith(TEMPORARY)):
                 path.unlink(missing_ok=True)
 
-    # ---- read --------------------------------------------------------------------------------------------------
+    # ---- reading -----------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
         return self.path.exists()
@@ -282,7 +283,7 @@ class CheckpointStore:
         Files that hold none of these neurons are not read.
 
         Args:
-            network: says where the weights are cut; None: all are matrices with a column for each neuron.
+            network: determines where weights are cut; None: all are matrices with a column for each neuron.
         """
         found: dict[str, list[Tensor]] = {}
         axes: dict[str, int] = {}
@@ -301,8 +302,8 @@ class CheckpointStore:
                 begin, end = file.columns.get(match[1], (0, population.n if population else tensor.shape[axis]))
                 if tensor.shape[axis] != edge(end) - edge(begin):
                     raise CheckpointError(
-                        f"{self.folder / file.file}: {key} is {list(tensor.shape)}, its checkpoint says that it holds the "
-                        f"neurons {begin} to {end - 1}; it is damaged"
+                        f"{self.folder / file.file}: {key} is {list(tensor.shape)}, but its checkpoint names "
+                        f"the neurons {begin} to {end - 1}; it is damaged"
                     )
                 first, last = (begin, end) if self.columns is None else self.columns.get(match[1], (0, 0))
                 low = min(end, max(begin, first))
@@ -330,7 +331,7 @@ class CheckpointStore:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
         if size != file.n_bytes:
             raise CheckpointError(
-                f"{path}: has {size:,} bytes, its checkpoint says {file.n_bytes:,}; it is damaged: copy it again, or look at other weights (sparsesnn eval --weights best or last)"
+                f"{path}: has {size:,} bytes, its checkpoint says {file.n_bytes:,}; it is damaged: copy it again, or use other weights (sparsesnn eval --weights best or last)"
             )
         if hashlib.sha256(data).hexdigest() != file.sha256:
             raise CheckpointError(f"{path}: is damaged (its SHA-256 does not match); restore it from a copy")
@@ -340,7 +341,7 @@ class CheckpointStore:
             raise CheckpointError(f"{path}: is not a safetensors file: {error}") from None
 
 
-#: how the format names the dtypes of tensors
+#: the format's names of tensor dtypes
 _DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64", torch.int32: "I32",
     torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
@@ -348,9 +349,9 @@ _DTYPES = {
 
 
 def _safetensors(tensors: Mapping[str, Tensor]) -> Iterator[Buffer]:
-    """The bytes of a safetensors file, tensor by tensor, so that no second copy of all is held."""
+    """The bytes of a safetensors file, tensor by tensor, so that they are never copied all at once."""
     flat = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
-    ordered = sorted(flat.items(), key=lambda item: (-item[1].element_size(), item[0]))  # aligned, as others write it
+    ordered = sorted(flat.items(), key=lambda item: (-item[1].element_size(), item[0]))  # aligned, the usual order of other writers
     header, end = {}, 0
     for name, x in ordered:
         header[name] = {"dtype": _DTYPES[x.dtype], "shape": list(x.shape), "data_offsets": [end, end + x.nbytes]}
@@ -363,7 +364,7 @@ def _safetensors(tensors: Mapping[str, Tensor]) -> Iterator[Buffer]:
 
 
 def _tensor_files(entries: Any, where: str) -> tuple[TensorFile, ...]:
-    if not isinstance(entries, list):  # of format version 1
+    if not isinstance(entries, list):  # format version 1
         entries = [entries]
     if not entries:
         raise CheckpointError(f"{where}: names no tensor file")
@@ -374,7 +375,7 @@ def _tensor_file(entry: Any, where: str) -> TensorFile:
     if (
         not isinstance(entry, dict)
         or not isinstance(entry.get("file"), str)
-        or not _TENSOR_FILE.fullmatch(entry["file"])  # also keeps paths such as ../../x out
+        or not _TENSOR_FILE.fullmatch(entry["file"])  # also refuses paths such as ../../x
         or not isinstance(entry.get("n_bytes"), int)
         or not isinstance(entry.get("sha256"), str)
         or not _are_columns(entry.get("columns", {}))

@@ -1,6 +1,6 @@
-"""Training steps of one rank of many that are not there: what it holds, what it would exchange, how long a step would take.
+"""Training steps of one rank without the others: its memory, its messages, and the time of a step.
 
-What the other ranks would send is made up (`host/comm/dry_run.py`), so weights, loss and accuracy mean nothing: nothing is written.
+The other ranks' messages are made up (`host/comm/dry_run.py`), so weights, loss and accuracy are meaningless, and nothing is written.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from sparsesnn.train import prepare
 from sparsesnn.train.start import scale_weights
 from sparsesnn.wording import count
 
-#: training steps before those that count, and those
+#: training steps before the measurement, and in it
 WARM_UP, STEPS = 2, 7
 
 
 @dataclass(frozen=True)
 class DryRunResult:
-    """What a rank would do in a training step.
+    """The measurements of a rank's training step.
 
     Args:
-        rank, ranks, replicas, shards: which rank was played, of how many; the grid. It owns the most neurons.
+        rank, ranks, replicas, shards: the simulated rank, which owns the most neurons, the number of ranks, and the grid.
         batch, rank_batch, n_steps: samples of all replicas and of this one, time steps.
         step_ms: median of the modeled time: computed_ms here, and waited_ms for messages.
-        phases_ms: of what is computed, the engine's phases; `sort`: what all ranks' lists take to be sorted by sender.
-        traffic: of a training step by what is exchanged, and in total: messages, bytes sent and received, seconds of waiting.
-        peak_bytes: highest memory of the process, with data, Python and PyTorch; before_bytes: before there was a network.
+        phases_ms: the engine's phases in computed_ms; `sort`: the time to sort all ranks' lists by sender.
+        traffic: of a training step by kind of exchange, and in total: messages, bytes sent and received, seconds of waiting.
+        peak_bytes: highest memory of the process, with data, Python and PyTorch; before_bytes: memory before the network was made.
         activity: spikes per neuron and step.
-        links: of the model.
-        planned_bytes: memory of the same rank that a plan counts, with this activity.
+        links: bandwidth and latency of the modeled links.
+        planned_bytes: memory of the same rank in a plan, with this activity.
     """
 
     rank: int
@@ -65,13 +65,13 @@ class DryRunResult:
     planned_bytes: int
 
     def table(self) -> str:
-        """For people."""
+        """The result as a text table."""
         grid = f"{count(self.replicas, 'replica')} × {count(self.shards, 'shard')}"
         total = self.traffic["all"]
         lines = [
             f"dry run  rank {self.rank} of {self.ranks:,} ({grid}), {count(self.threads, 'thread')}, {self.rank_batch} of "
             f"{self.batch} samples, T = {self.n_steps}",
-            "         one rank alone: what the others send is made up, so the training means nothing, and nothing is written",
+            "         one rank alone: the others' messages are made up, so the training is meaningless, and nothing is written",
             f"links    {self.links['bytes_per_s'] / 1e9:.3g} GB/s, {1e6 * self.links['latency_s']:.3g} µs a message",
             "activity " + ", ".join(f"{name} {value:.4f}" for name, value in self.activity.items()),
             "",
@@ -104,7 +104,7 @@ class DryRunResult:
 def dry_run(config: Config, n_ranks: int, links: Links) -> DryRunResult:
     """Some training steps of the rank that owns the most neurons.
 
-    Errors: `ConfigError` for another engine than `cpu`, and where the grid does not fit; `DescriptionError` for networks that do
+    Errors: `ConfigError` for an engine other than `cpu`, and if the grid does not fit; `DescriptionError` for networks that do
     not run over ranks.
     """
     t = config.train
@@ -139,7 +139,7 @@ def dry_run(config: Config, n_ranks: int, links: Links) -> DryRunResult:
         _core.phase_seconds(reset=True)
         now, was = clock.now, clock.waited
         batch = Batch(spikes, labels, *stream.place(k), prepare.heard(config, stream, epoch, k))
-        done = engine.step(batch, 0.0)  # the update costs what it costs, and the activity stays what it was
+        done = engine.step(batch, 0.0)  # the update takes its usual time, and the activity does not change
         clock.advance()
         if step >= WARM_UP:
             seconds.append(clock.now - now)
@@ -173,7 +173,7 @@ def dry_run(config: Config, n_ranks: int, links: Links) -> DryRunResult:
 
 
 def _by_step(traffic: Mapping[str, Traffic]) -> dict[str, dict[str, float]]:
-    """Per training step, by what is exchanged and in total."""
+    """The traffic of a training step, by kind of exchange and in total."""
     found: dict[str, dict[str, float]] = {}
     for what, counted in traffic.items():
         if counted.n_messages:

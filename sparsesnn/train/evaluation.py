@@ -1,4 +1,4 @@
-"""A trained network measured: one pass over a part of its data, or a run folder read back."""
+"""Evaluation of a trained network: one pass over a part of its data, or of a saved run."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ Seen = Callable[[Batch, Output, Tensor], None]
 def evaluate(
     engine: Engine, stream: Stream, *, after_batch: Callable[[], None] | None = None, seen: Seen | None = None
 ) -> Tally:
-    """One pass over a stream without learning: loss (plain cross-entropy), accuracy, activity and dropped.
+    """One pass over a stream without training: loss (plain cross-entropy), accuracy, activity and dropped.
 
     Args:
         engine: its weights are not changed.
         stream: not changed either; the order of batches is that of epoch 0.
         after_batch: called after every batch; may raise to stop.
-        seen: called with every batch and what came of it; on ranks, with those of this replica.
+        seen: called with every batch and its results; on ranks, with those of this replica.
 
     Errors: `NumericError` if the outputs are not finite.
     """
@@ -74,12 +74,12 @@ class SavedRun:
     """A trained network read back from its run folder.
 
     Args:
-        engine: with the weights that were asked for.
-        config: of the run.
-        network: that the model runs.
-        n_classes: of its data.
-        epoch: after which the weights were taken, counted from 1.
-        data: what its data were, `Parts.fingerprint`.
+        engine: with the requested weights.
+        config: the run's.
+        network: the model's network.
+        n_classes: classes of its data.
+        epoch: the epoch whose final weights these are, counted from 1.
+        data: `Parts.fingerprint` of its data.
     """
 
     engine: Engine
@@ -96,7 +96,7 @@ class SavedRun:
         return model
 
     def part(self, split: str = "test") -> prepare.Part:
-        """The "test", "valid" or "train" part of the data; `CodeError` for code that `load_run` was not given."""
+        """The "test", "valid" or "train" part of the data; `CodeError` for code that was not passed to `load_run`."""
         return part_of_run(self.config, split)
 
 
@@ -108,14 +108,14 @@ def load_run(
     backend: str | None = None,
     integers: str | Path | None = None,
 ) -> SavedRun:
-    """Reads a run folder, or the `checkpoint.json` in it. No code in it runs, and none that it names.
+    """Reads a run folder, or the `checkpoint.json` in it. Neither code in it nor code that it names is run.
 
     Args:
-        data: file or folder of the data, or FILE.py:FUNCTION, which is code; None: the one of the run, unless that is code. Other
-            files are read as its own were: with their step and sizes, also where these followed from the files.
-        weights: "best" (chosen by validation; the last ones if there was none yet) or "last".
-        backend: None: the one it was trained with.
-        integers: a file that `sparsesnn.integers.save` wrote, which gives the weights.
+        data: file or folder of the data, or FILE.py:FUNCTION, which is code; None: the data of the run, unless that is code. Other
+            files are read with the step and sizes of its own, even if these were derived from the files.
+        weights: "best" (chosen by validation; the last ones before the first validation) or "last".
+        backend: None: that of the training.
+        integers: a file of `sparsesnn.integers.save`, whose weights are used.
 
     Errors: `CheckpointError` if it is missing or damaged; `ConfigError` for unknown `weights`.
     """
@@ -134,7 +134,7 @@ def load_run(
         n_classes = int(saved.data["n_classes"])
         _check_description(saved.data.get("description", {}))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise CheckpointError(f"{store.path}: is not one of ours: {error}") from None
+        raise CheckpointError(f"{store.path}: is not a checkpoint of sparsesnn: {error}") from None
     tensors = store.tensors(files, network)
     if files is saved.tensors:
         tensors = evaluated_tensors(tensors, part_of(config.dropout, Dropout).factors(network))
@@ -167,12 +167,12 @@ def evaluate_run(
     predictions: Predictions | None = None,
     integers: str | Path | None = None,
 ) -> dict[str, Any]:
-    """What `sparsesnn eval` prints: accuracy, loss, n_samples, samples_per_s, activity, dropped, epoch, split, weights.
+    """The results that `sparsesnn eval` prints: accuracy, loss, n_samples, samples_per_s, activity, dropped, epoch, split, weights.
 
     Args:
         folder, weights, backend, integers: see `load_run`.
-        data_dir: `data` of `load_run`; classes that have names keep the run's numbers.
-        split: "test", "valid" (the part that the run held out) or "train" (without it).
+        data_dir: `data` of `load_run`; named classes keep the run's numbers.
+        split: "test", "valid" (the run's validation part) or "train" (without it).
         threads: worker threads; 0: all cores.
         predictions: takes the logits of every sample.
 
@@ -186,8 +186,8 @@ def evaluate_run(
     part = replace(part, event_set=prepare.with_classes_of(known, part.event_set, config.data.name))
     if part.event_set.dt_us != known.get("dt_us", part.event_set.dt_us):
         raise DataError(
-            f"{config.data.name}: the data has steps of {part.event_set.dt_us} us, the run had {known['dt_us']}; give data like "
-            "that it was trained on (--data)"
+            f"{config.data.name}: the data has steps of {part.event_set.dt_us} us, the run's had {known['dt_us']}; give data like "
+            "those it was trained on (--data)"
         )
     n_neurons, n_classes = part.event_set.n_neurons, part.event_set.n_classes
     n_input = run.network.populations[run.network.inputs[0]].n
@@ -222,7 +222,7 @@ def _check_description(description: Mapping[str, Any]) -> None:
 
 
 def _on_other_files(run: SavedRun, data_dir: str | Path) -> Config:
-    """The run's configuration for these; what its own files decided (0, for your own events) stays as it was."""
+    """The run's configuration for other files; settings derived from its own files (0, for your own events) are kept."""
     data, known = run.config.data, run.data.get("description", {})
     moved = run.config.with_data_dir(data_dir)
     changed: dict[str, Any] = {}
@@ -235,7 +235,7 @@ def _on_other_files(run: SavedRun, data_dir: str | Path) -> Config:
 
 
 def part_of_run(config: Config, split: str) -> prepare.Part:
-    """The "train", "valid" or "test" part of a run's data; `ConfigError` where a run has none."""
+    """The "train", "valid" or "test" part of a run's data; `ConfigError` if the run has none."""
     if split == "test" and config.data.test == "own":
         return prepare.Part.whole(prepare.load_split(config.data, "test"))
     parts = prepare.load_parts(config.data)

@@ -1,4 +1,4 @@
-"""Files of a run that are either whole or not there, and the lock that keeps two processes out of one folder."""
+"""Atomically written files of a run, and the lock that keeps two processes out of one folder."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from sparsesnn.whole_file import whole_file
 
 LOCK = ".lock"
 
-#: a JSON file of a run has fewer levels than this; a deeper one would exhaust the stack of what reads it
+#: nesting limit of a run's JSON files; a deeper file would exhaust the reader's stack
 _MOST_LEVELS = 64
 
-#: what a file can write
+#: types that a file can write
 Buffer = bytes | memoryview
 
 
 def write_atomically(path: Path, data: bytes | Iterable[Buffer]) -> int:
-    """Writes `path` so that a crash at any instant leaves the old file or the new one, never a part; returns its size.
+    """Writes `path` so that a crash at any instant leaves the old file or the new one, never a partial one; returns its size.
 
     The bytes go to a temporary name in the same folder, are flushed to the disk, and take the name in one step.
     Errors: `OSError`, such as a full disk; the temporary file is removed and an older `path` is untouched.
@@ -48,7 +48,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def strict_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON without NaN and infinity, which other readers refuse."""
+    """JSON without NaN and infinity, which other readers reject."""
     return json.dumps(value, indent=indent, allow_nan=False)
 
 
@@ -64,10 +64,10 @@ def read_json(path: Path, *, max_bytes: int = 512 << 20) -> Any:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
     if len(data) > max_bytes:
-        raise CheckpointError(f"{path}: is larger than {max_bytes:,} bytes; it is not one of ours")
+        raise CheckpointError(f"{path}: is larger than {max_bytes:,} bytes; it is not a file of sparsesnn")
 
     def refuse(name: str) -> NoReturn:
-        raise ValueError(f"{name} is not a number of JSON")
+        raise ValueError(f"{name} is not a JSON number")
 
     def finite(text: str) -> float:
         number = float(text)
@@ -92,7 +92,7 @@ def _check_depth(value: Any) -> None:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path of a run's file or folder: a link that leads out of the run folder could make a run read or write anything.
+    """The path of a run's file or folder, checked: a link out of the run folder could make a run read or write any file.
 
     Errors: `CheckpointError` for such a link, and for devices, pipes and sockets.
     """
@@ -104,16 +104,16 @@ def inside(folder: Path, name: str) -> Path:
         )
     if path.exists() and not path.is_file() and not path.is_dir():
         raise CheckpointError(
-            f"{path}: is a device, pipe or socket; a run folder holds files and folders only: remove it"
+            f"{path}: is a device, pipe or socket; a run folder may contain only files and folders: remove it"
         )
     return path
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the folder for this process; the lock ends with the process, however it ends.
+    """Locks the folder for this process; the lock ends with the process, in whatever way.
 
-    Errors: `ConfigError` if another process trains in the folder.
+    Errors: `ConfigError` if another process is training in the folder.
     """
     with inside(folder, LOCK).open("a+") as file:
         try:

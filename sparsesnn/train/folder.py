@@ -1,4 +1,4 @@
-"""The folder of a run: made or found, locked, and the checkpoint in it read by all ranks."""
+"""The folder of a run: creates and locks it, and reads its checkpoint on all ranks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CONFIG = "config.toml"
 
 
 def begin_run(held: ExitStack, folder: Path, config: Config, resume: bool, grid: Grid, report: Report) -> str:
-    """Makes and locks the folder, on the first rank; says whether the run in it is finished."""
+    """Creates and locks the folder, on the first rank; returns whether the run in it is finished."""
     if not grid.is_first:
         return ""
     is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"out: {folder} cannot be made: {error.strerror}; give another --out") from None
+        raise ConfigError(f"out: {folder} cannot be created: {error.strerror}; give another --out") from None
     held.enter_context(locked(folder))
     if is_new:
         held.push(partial(_leave_nothing, folder))
@@ -43,7 +43,7 @@ def begin_run(held: ExitStack, folder: Path, config: Config, resume: bool, grid:
 
 
 def _leave_nothing(folder: Path, error: type[BaseException] | None, *_: object) -> None:
-    """A new folder goes again where the run fails before it begins, over data that are not there for one."""
+    """Removes a new folder if the run fails before it begins, for example because data are missing."""
     if error is not None and {path.name for path in folder.iterdir()} <= {CONFIG, LOCK}:
         for path in folder.iterdir():
             path.unlink()
@@ -51,9 +51,9 @@ def _leave_nothing(folder: Path, error: type[BaseException] | None, *_: object) 
 
 
 def read_folder(folder: Path, *, resume: bool, world: Communicator) -> Checkpoint | None:
-    """The checkpoint to go on from, read by every rank; None where there is none.
+    """The checkpoint to continue from, read by every rank; None if there is none.
 
-    Errors: `CheckpointError` where ranks do not see the same one.
+    Errors: `CheckpointError` if ranks do not see the same one.
     """
     store = CheckpointStore(folder)
     found: list[Checkpoint] = []
@@ -67,7 +67,7 @@ def read_folder(folder: Path, *, resume: bool, world: Communicator) -> Checkpoin
     digests = ranks.together(world, read)
     if strange := [r for r, digest in enumerate(digests) if digest != digests[0]]:
         raise CheckpointError(
-            f"{ranks.name_of(strange[0], world.size)}: {store.path} is not what rank 0 sees there; "
+            f"{ranks.name_of(strange[0], world.size)}: {store.path} differs from the file that rank 0 sees; "
             "give a folder that all ranks share (--out)"
         )
     return found[0] if found else None
@@ -78,7 +78,7 @@ def default_folder(config: Config) -> Path:
 
 
 def open_folder(folder: Path, config: Config, *, resume: bool, report: Report) -> Checkpoint | None:
-    """The checkpoint to go on from, or None to start; writes the configuration of a new run.
+    """The checkpoint to continue from, or None to start; writes the configuration of a new run.
 
     Errors: `ConfigError` if the folder holds a run and `resume` is not set; `CheckpointError` if the checkpoint is
     damaged or was made with another configuration.
@@ -88,7 +88,7 @@ def open_folder(folder: Path, config: Config, *, resume: bool, report: Report) -
         taken = [name for name in (ckpt.NAME, METRICS, RESULT) if (folder / name).exists()]
         if taken:
             raise ConfigError(
-                f"out: {folder} holds a run already ({', '.join(taken)}); add --resume to go on with it, "
+                f"out: {folder} already has a run ({', '.join(taken)}); add --resume to continue it, "
                 "or give another --out"
             )
     saved = store.read() if resume and store.exists() else None
@@ -96,14 +96,14 @@ def open_folder(folder: Path, config: Config, *, resume: bool, report: Report) -
         try:
             before = Config.from_dict(saved.config)
         except ConfigError as error:
-            raise CheckpointError(f"{store.path}: its configuration is not one of ours: {error}") from None
+            raise CheckpointError(f"{store.path}: its configuration is not one of sparsesnn: {error}") from None
         done = saved.progress.get("epoch", 0)
         finished = (folder / RESULT).exists() or (isinstance(done, int) and done >= before.train.epochs)
         if changed := differences(before, config, finished=finished):
             raise CheckpointError(
                 f"{folder}: the run was started with another configuration: {'; '.join(changed)}; "
                 "resume with the same one (sparsesnn train --resume --out alone takes it from the folder), "
-                "or start anew in another --out"
+                "or start again in another --out"
             )
     elif resume:
         report.note(f"{folder}: no checkpoint yet, starting from the beginning")

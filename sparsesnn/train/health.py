@@ -1,4 +1,4 @@
-"""What is wrong with a run that goes on: it diverges, or populations are silent or run away."""
+"""Warnings during a run: it diverges, or populations are silent or run away."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SILENT = 0.5
 
 
 def new_warnings(network: Network, progress: Progress, valid_loss: float | None) -> list[str]:
-    """What is wrong since the epoch that ends, and what to change; each thing is said once until it is over.
+    """New problems in the epoch that ends, with advice; each problem is reported once until it is over.
 
     Args:
-        network: populations whose activity is fixed are not looked at.
-        progress: with the sums of the epoch; remembers what was said.
-        valid_loss: of the epoch; None without validation.
+        network: populations with fixed activity are not checked.
+        progress: with the sums of the epoch; records the reported problems.
+        valid_loss: the epoch's; None without validation.
     """
     found = _wrong(network, progress, valid_loss)
     new = [text for key, text in found.items() if key not in progress.warned]

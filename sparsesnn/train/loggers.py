@@ -1,6 +1,6 @@
-"""Where the numbers of a run go while it trains, besides its folder: loggers that other packages offer.
+"""Loggers from other packages, which receive the numbers of a run while it trains, besides its folder.
 
-A package offers one in its pyproject.toml, and `train.loggers = "wandb"` (`--logger wandb`) asks for it:
+A package offers one in its pyproject.toml, and `train.loggers = "wandb"` (`--logger wandb`) selects it:
 
     [project.entry-points."sparsesnn.loggers"]
     wandb = "my_package:WandbLogger"
@@ -26,21 +26,21 @@ GROUP = "sparsesnn.loggers"
 
 
 class Logger(Protocol):
-    """Takes the numbers of a run. It is made as `logger(config, folder)`: the run's configuration and its folder.
+    """Receives the numbers of a run. It is created by `logger(config, folder)`: the run's configuration and its folder.
 
-    Only the first rank has loggers. An error in one is a warning, and the run continues.
+    Only the first rank has loggers. An error in one becomes a warning, and the run continues.
     """
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Takes the record of an epoch, a line of `metrics.jsonl`; after a resume epochs go on where they stopped."""
+        """Receives the record of an epoch, a line of `metrics.jsonl`; after a resume epochs continue where they stopped."""
 
     def close(self, result: Mapping[str, Any] | None) -> None:
-        """Called once, with what `result.json` holds, or None where the run was stopped or failed."""
+        """Called once, with the content of `result.json`, or None if the run was stopped or failed."""
 
 
 @dataclass(frozen=True)
 class Guarded:
-    """A logger whose errors are warnings: it must not cost the run."""
+    """A logger whose errors become warnings, so that they do not end the run."""
 
     name: str
     logger: Logger
@@ -61,7 +61,7 @@ def make_loggers(config: Config, folder: Path) -> list[Guarded]:
     if missing := [name for name in names if name not in offered]:
         there = ", ".join(sorted(offered)) or "none"
         raise ConfigError(
-            f"train.loggers: no installed package offers {missing[0]!r} (entry point group {GROUP}); there are: {there}; "
+            f"train.loggers: no installed package offers {missing[0]!r} (entry point group {GROUP}); available: {there}; "
             "install one, or change the name"
         )
     made = (guarded(f"logger {name}", partial(_make, offered[name], config, folder)) for name in names)
@@ -74,7 +74,7 @@ def _make(point: EntryPoint, config: Config, folder: Path) -> Logger:
 
 
 def guarded(name: str, make: Callable[[], Logger]) -> list[Guarded]:
-    """The logger that `make` returns, in a list that is empty if it fails, which is a warning."""
+    """The logger that `make` returns, in a list that is empty, with a warning, if it fails."""
     made: list[Guarded] = []
     with optional(name):
         made.append(Guarded(name, make()))

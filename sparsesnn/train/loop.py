@@ -1,7 +1,7 @@
-"""A run: data, network, epochs of training with validation, and one look at the test part at the end.
+"""A run: data, network, epochs of training with validation, and one pass over the test part at the end.
 
-Everything random is a function of (seed, epoch, sample), and everything else of the state that a checkpoint holds: so
-a run that was stopped, or killed, at any moment ends with the same bits as one that was not.
+Everything random is a function of (seed, epoch, sample), and everything else of the state in a checkpoint: so
+a run that was stopped, or killed, at any moment ends with the same bits as one that was not interrupted.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ def train(
     world: Communicator | None = None,
     on_epoch: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Result:
-    """Trains as the configuration says and returns what `result.json` holds.
+    """Trains according to the configuration and returns the content of `result.json`.
 
     Args:
         config: see `sparsesnn.train.Config.resolve`.
         data_dir: folder of the data; None: the one in the configuration. FILE.py:FUNCTION, which is code, may be given only here.
         out: run folder, made if needed; None: runs/<data set>-<date>-<time>.
-        resume: go on from the folder's checkpoint; starts anew, and says so, if there is none.
-        report: where progress is shown; None: nowhere.
-        world: the ranks that share the work, as `config.parallel` says; each of them calls this, with the same
-            arguments and a folder that all of them see. None: this process alone. The result is the same.
-        on_epoch: called on the first rank after each epoch and its checkpoint, with the epoch's line of `metrics.jsonl`. What
-            it raises ends the run, which `resume` can go on with.
+        resume: continue from the folder's checkpoint; without one the run starts from the beginning, which is reported.
+        report: shows the progress; None: nothing is shown.
+        world: the ranks that share the work, according to `config.parallel`; each of them calls this, with the same
+            arguments and a folder that all of them share. None: this process alone. The result is the same.
+        on_epoch: called on the first rank after each epoch and its checkpoint, with the epoch's line of `metrics.jsonl`. An error
+            that it raises ends the run, which `resume` can continue.
 
     Errors: `ConfigError`, `DataError`, `CheckpointError`, `NumericError` (loss, gradients or weights not finite), `StoppedError` (a signal;
     the checkpoint is written).
@@ -78,23 +78,23 @@ def train(
     ranks.check_equal(world, "the configuration", _comparable(config, resume), "start all ranks alike")
     grid = engines.engine_grid(config.train.backend, world, config.parallel.replicas, config.parallel.shards)
     report = report if report is not None and grid.is_first else Report(quiet=True)
-    # the folder's default name holds the time, which ranks may read differently
+    # the folder's default name contains the time, which may differ between ranks
     folder = Path(world.all_texts(str(Path(out) if out is not None else default_folder(config)))[0])
     with ExitStack() as held:
         begin = partial(begin_run, held, folder, config, resume, grid, report)
         if ranks.together(world, begin, of_first=True)[0]:
-            report.note(f"{folder}: the run is finished; its result stands")
+            report.note(f"{folder}: the run is finished; its result is kept")
             return Result.read(folder)
         saved = read_folder(folder, resume=resume, world=world)
         t = config.train
         engines.set_threads(t.backend, t.threads, t.engine_options(), world.ranks_on_host)
         _check_validation(config)
-        parts = prepare.load_parts(config.data)  # may take minutes, and there is nothing to save yet: Ctrl-C ends it
+        parts = prepare.load_parts(config.data)  # may take minutes, with nothing to save yet: Ctrl-C ends it
         ranks.check_equal(world, "the data", parts.fingerprint(), "give all ranks the same files")
         if saved is not None and grid.is_first:
             (folder / RESULT).unlink(
                 missing_ok=True
-            )  # of a finished run that trains on; without its data it keeps the result
+            )  # for a finished run that trains further; if its data are missing it keeps the result
         with stop_on_signals() as stop:
             run = Run(config, parts, folder, saved, report, grid, tells=on_epoch is not None)
             if on_epoch is not None and grid.is_first:
@@ -103,7 +103,7 @@ def train(
 
 
 def _check_validation(config: Config) -> None:
-    """`ConfigError` where something waits for a validation that there is not."""
+    """`ConfigError` if a setting needs validation and there is none."""
     for name, waits in (
         ("train.patience", config.train.patience),
         ("optim.schedule", config.optim.schedule == "plateau"),
@@ -113,7 +113,7 @@ def _check_validation(config: Config) -> None:
 
 
 def _comparable(config: Config, resume: bool) -> dict[str, Any]:
-    """What must be the same on all ranks: not where a rank finds its files."""
+    """Settings that must be equal on all ranks: all but the paths of files."""
     local = {name for name, known in config.options().items() if known.local}
     flat = {k: v for k, v in flatten(config.to_dict()).items() if k not in local}
     return {"version": __version__, "resume": resume, **flat}
@@ -134,7 +134,7 @@ class Run:
     ) -> None:
         self.grid = grid = grid or Grid.alone()
         self.world, self.replicas = grid.world, grid.replicas
-        torch.manual_seed(config.train.seed)  # nothing here draws from it; a user's own layer might
+        torch.manual_seed(config.train.seed)  # unused here; a user's own layer might draw from it
         self.config, self.parts, self.folder, self.report = config, parts, folder, report
         self.network = prepare.make_network(config, self.parts)
         self.times = Times.of(self.network, parts.train.event_set)
@@ -157,14 +157,14 @@ class Run:
         self.engine.start()
         ranks.check_replicas(self.engine)
         self.first_step = self.progress.step
-        self.traffic = self.world.traffic.copy()  # training alone counts, not what came before
+        self.traffic = self.world.traffic.copy()  # only training counts, not the traffic before it
         self.epoch_traffic = self.traffic.copy()
         self.metrics = MetricsFile(folder, self.progress.metrics_position) if grid.is_first else None
         self.loggers = [*tensorboard_of(self), *make_loggers(config, folder)] if grid.is_first else []
         self.on_epoch: list[Callable[[Mapping[str, Any]], None]] = [logger.append for logger in self.loggers]
         self.tells = tells or bool(
             config.train.loggers
-        )  # somebody of an epoch, once its checkpoint is there; on all ranks alike
+        )  # calls on_epoch once an epoch's checkpoint is written; on all ranks alike
         if saved is None:
             self._save()
             self._end_saving()
@@ -192,10 +192,10 @@ class Run:
         if saved.data != data:
             raise CheckpointError(
                 f"{where}: was made with other data ({_first_difference(saved.data, data)}); "
-                "give the same data, or start anew in another --out"
+                "give the same data, or start again in another --out"
             )
         if prepare.in_numbers(Network.from_dict(saved.network)) != prepare.in_numbers(self.network):
-            raise CheckpointError(f"{where}: belongs to another network; start anew in another --out")
+            raise CheckpointError(f"{where}: belongs to another network; start again in another --out")
         try:
             self.progress = build(Progress, saved.progress, "progress")
         except ConfigError as error:
@@ -203,30 +203,30 @@ class Run:
         p = self.progress
         numbers = (p.epoch, p.batch, p.step, p.metrics_position)
         if min(numbers) < 0 or max(numbers) >= 2**63 or p.batch > len(self.stream):
-            raise CheckpointError(f"{where}: stands at epoch {p.epoch}, batch {p.batch}, step {p.step}: out of range")
+            raise CheckpointError(f"{where}: is at epoch {p.epoch}, batch {p.batch}, step {p.step}: out of range")
         tensors = self.store.tensors(saved.tensors, self.engine.network)
         self.engine.load(tensors, where)
         try:
             torch.set_rng_state(tensors["rng/torch"])
         except (KeyError, RuntimeError, TypeError) as error:
-            raise CheckpointError(f"{where}: holds no state of the random generator: {error}") from None
+            raise CheckpointError(f"{where}: has no state of the random generator: {error}") from None
         self.best = saved.best
         if self.best is not None:
             self.store.tensors(
                 self.best, self.engine.network
-            )  # better to learn of damage now than after the last epoch
+            )  # so that damage is found now, not after the last epoch
         before, n_epochs = Config.from_dict(saved.config).train.epochs, self.config.train.epochs
         if before <= p.epoch and before < n_epochs:
             p.extended = (*p.extended, before)
             self.report.note(
                 f"longer  {before} epochs become {n_epochs}; the schedule '{self.config.optim.schedule}' now spans them all, and "
-                f"goes on with a rate of {self._learning_rate(p.step):.3g}"
+                f"continues with a rate of {self._learning_rate(p.step):.3g}"
             )
         self.report.note(f"resume  after epoch {p.epoch}, batch {p.batch} of {len(self.stream)}")
         return ""
 
     def _save(self, new_best: tuple[int, Mapping[str, Tensor]] | None = None) -> None:
-        """Starts to write a checkpoint of this moment, and of a new best epoch's weights, unless numbers are not finite."""
+        """Starts to write a checkpoint of the current state, and the weights of a new best epoch, unless numbers are not finite."""
         self._end_saving()
         state = self.engine.state()
         self._check_state(state)
@@ -244,7 +244,7 @@ class Run:
         self._note_saved()
 
     def _end_saving(self) -> None:
-        """Waits until the checkpoint that was begun is there."""
+        """Waits until the checkpoint being written is complete."""
         if (made := self.store.end()) is not None:
             self.best = made.best
 
@@ -253,13 +253,13 @@ class Run:
         self.saved_at, self.saved_position = time.monotonic(), (p.epoch, p.batch, p.step)
 
     def whole(self, stop: StopRequest) -> Result:
-        """Everything from here to the result; loggers are closed however it ends."""
+        """Everything from here to the result; loggers are closed in any case."""
         result: Result | None = None
         try:
             self.train(stop)
             result = self.finish(stop)
         except BaseException:
-            if self.world.size == 1:  # of several ranks others may never come to the end of it
+            if self.world.size == 1:  # with several ranks, others may never reach its end
                 self._end_saving()
             raise
         finally:
@@ -271,7 +271,7 @@ class Run:
     # ---- epochs ------------------------------------------------------------------------------------------------
 
     def train(self, stop: StopRequest) -> None:
-        """All epochs that are left."""
+        """Trains all remaining epochs."""
         while not self.progress.is_over(self.config.train.epochs, self.config.train.patience):
             self._train_epoch(stop)
             started = time.perf_counter()
@@ -295,13 +295,13 @@ class Run:
             due = ranks.agree(self.world, [stop.signal, self._checkpoint_due(), self.store.is_written])
             self._stop_if_asked(stop, [signal for signal, _, _ in due])
             if all(written for _, _, written in due):
-                self._end_saving()  # a full disk is said at once, not at the next checkpoint
+                self._end_saving()  # a full disk is reported at once, not at the next checkpoint
             if due[0][1] and p.batch < n_batches:
                 self._save()
             mark = time.perf_counter()
 
     def _step(self, batch: Batch) -> Step:
-        """One training step; the loss and the gradients are finite or the run ends."""
+        """One training step; if the loss or gradients are not finite, the run ends."""
         p = self.progress
         try:
             step = self.engine.step(batch, self._learning_rate(p.step))
@@ -346,7 +346,7 @@ class Run:
         return bool(by_time or by_batch)
 
     def _close_epoch(self, valid: Tally | None, valid_s: float) -> None:
-        """Validation chooses, the epoch is written down, and the checkpoint stands at the beginning of the next."""
+        """Updates the best epoch by validation, records the epoch, and writes a checkpoint at the beginning of the next."""
         p, t = self.progress, self.progress.tally
         p.epoch, p.batch = p.epoch + 1, 0
         better = valid is not None and p.note_validation(valid.accuracy, valid.loss)
@@ -405,7 +405,7 @@ class Run:
         return evaluate(self.engine, stream, after_batch=check, seen=seen)
 
     def _test(self, stop: StopRequest) -> tuple[Tally, Operations, Confusion]:
-        """The test part with the weights that the engine holds: sums, synaptic operations, and what was read as what."""
+        """The test part with the weights that the engine holds: sums, synaptic operations, and the confusion of classes."""
         operations, confusion = Operations(self.engine), Confusion(self.parts.n_classes)
 
         def seen(batch: Batch, output: Output, logits: Tensor) -> None:
@@ -415,7 +415,7 @@ class Run:
         return self._evaluate(self.parts.test, stop, seen), operations, confusion
 
     def _stop_if_asked(self, stop: StopRequest, signals: Sequence[int]) -> None:
-        """Ends the run where a signal has come, to any rank."""
+        """Ends the run if any rank has received a signal."""
         if not any(signals):
             return
         stop.signal = max(signals)
@@ -426,14 +426,14 @@ class Run:
         self._end_saving()
         raise StoppedError(
             f"stopped by {stop.name} after epoch {p.epoch}, batch {p.batch}; the checkpoint is written; "
-            f"go on with: sparsesnn train --resume --out {self.folder}",
+            f"continue with: sparsesnn train --resume --out {self.folder}",
             stop.signal,
         )
 
     # ---- the end -----------------------------------------------------------------------------------------------
 
     def finish(self, stop: StopRequest) -> Result:
-        """Tests the weights that validation chose, and for the record the last ones; writes the result, then pictures."""
+        """Tests the weights chosen by validation, and for the record the last ones; writes the result, then plots."""
         sha256 = self.engine.weights_sha256()
         with self.engine.evaluated():
             return self._finish(stop, sha256)
@@ -491,7 +491,7 @@ class Run:
             self.report.note(f"work    {note(result.neurobench)}")
         self.report.note(f"result  {self.folder / RESULT}")
         if self.config.train.plots:
-            # of several ranks none may leave early: their first pass through the network is one of all
+            # with several ranks none may leave early: their first pass through the network is a joint one
             with optional("plots") if self.world.size == 1 else nullcontext():
                 plot_run(self, result, confusion)
         return result
@@ -502,4 +502,4 @@ def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     for name in [*before, *after]:
         if before.get(name) != after.get(name):
             return f"{name}: {before.get(name)!r} then, {after.get(name)!r} now"
-    return "another order of keys"
+    return "the order of keys"

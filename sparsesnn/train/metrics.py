@@ -1,4 +1,4 @@
-"""What is measured while training: sums over batches, one JSON line per epoch, and the result."""
+"""Measurements of training: sums over batches, one JSON line per epoch, and the result."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ RESULT = "result.json"
 
 @dataclass
 class Tally:
-    """Sums over the batches of a pass; float64, so that a pass that was interrupted ends with the same sums.
+    """Sums over the batches of a pass; float64, so that an interrupted pass ends with the same sums.
 
     Args:
-        n_samples, n_correct: samples seen, and classified right (as the class of the largest share, where samples are
+        n_samples, n_correct: samples seen, and classified correctly (as the class of the largest share, if samples are
             mixed).
         loss_sum: loss times samples.
         activity_sum: per population, activity times samples.
@@ -33,7 +33,7 @@ class Tally:
         gradient_norm_sum: norm of all gradients before clipping, times samples.
         n_batches: batches seen.
         silent: per population, batches in which it did not fire.
-        notes: what steps had to say, see `Step`.
+        notes: the notes of steps, see `Step`.
     """
 
     n_samples: int = 0
@@ -87,24 +87,24 @@ class Tally:
 
 @dataclass
 class Progress:
-    """Where a run stands; with the tensors of the checkpoint, all that its future depends on.
+    """The position of a run; with the tensors of the checkpoint, it determines the rest of the run.
 
     Args:
         epoch: epochs finished.
         batch: batches done in the next one.
         step: optimizer steps since the beginning.
-        first_loss: of the first step of all; 0: not known.
-        tally: sums over those batches.
+        first_loss: of the very first step; 0: unknown.
+        tally: sums over the batches done.
         best_epoch, best_accuracy, best_loss: of the best validation so far; epochs count from 1, 0: none yet.
-        trained_samples, trained_s: samples trained and the seconds that took, over all finished epochs.
+        trained_samples, trained_s: samples trained, and the time for them in seconds, over all finished epochs.
         waited_s: of these seconds, spent waiting for batches.
         seconds: wall time of training and validation, over all finished epochs.
         metrics_position: bytes of `metrics.jsonl` that belong to the finished epochs.
         init: activity per population after the initialization.
-        warned: what was wrong with the last epoch; see `health.py`.
-        stale_epochs: epochs since the best one, or since the rate last fell, of the schedule plateau.
-        plateau_factor: product of the factors by which it has fallen.
-        extended: epochs at which the run was finished and then trained longer.
+        warned: the problems of the last epoch; see `health.py`.
+        stale_epochs: epochs since the best one, or since the rate last fell, for the schedule plateau.
+        plateau_factor: product of the factors by which the rate has fallen.
+        extended: epochs at which the finished run was extended.
 
     The best epoch is the one with the highest validation accuracy; among equal ones that with the lowest validation loss;
     among these the first.
@@ -130,19 +130,19 @@ class Progress:
     extended: tuple[int, ...] = ()
 
     def note_validation(self, accuracy: float, loss: float) -> bool:
-        """Whether the epoch that was just finished is the best so far, which is then kept."""
+        """Whether the epoch just finished is the best so far, which is then recorded."""
         better = (accuracy, -loss) > (self.best_accuracy, -self.best_loss) or self.best_epoch == 0
         if better:
             self.best_epoch, self.best_accuracy, self.best_loss = self.epoch, accuracy, loss
         return better
 
     def is_over(self, n_epochs: int, patience: int) -> bool:
-        """Whether all epochs are done, or validation has not got better for `patience` of them (0: that does not count)."""
+        """Whether all epochs are done, or validation has not improved for `patience` of them (0: never stops early)."""
         stale = patience and self.best_epoch and self.epoch - self.best_epoch >= patience
         return bool(self.epoch >= n_epochs or stale)
 
     def lower_rate(self, better: bool, factor: float, patience: int) -> None:
-        """The schedule plateau, after an epoch that was `better` or not: the rate falls after `patience` that were not."""
+        """The schedule plateau, after an epoch that was `better` or not: the rate falls after `patience` epochs without improvement."""
         self.stale_epochs = 0 if better else self.stale_epochs + 1
         if self.stale_epochs >= patience:
             self.plateau_factor, self.stale_epochs = self.plateau_factor * factor, 0
@@ -150,7 +150,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run ends with, and `result.json` holds.
+    """The result of a run, the content of `result.json`.
 
     Args:
         test_accuracy: on the test part, of the epoch that validation chose: the highest accuracy, among equal ones the
@@ -168,16 +168,16 @@ class Result:
         n_parameters: trained numbers.
         weights_sha256: of all parameters and buffers after the last epoch.
         config: the whole configuration.
-        data: what made the training data.
+        data: the origin of the training data.
         version: of sparsesnn.
         wait_share: share of the training time that was spent waiting for batches.
-        dt_ms, tau_ms: see `Times`; time constants before decays that train have changed.
-        neurobench: synaptic operations per sample and sparsities of the test part, see `operations`; empty where the engine
-            gives no spikes.
-        extended: epochs at which the run was finished and then trained longer; other runs follow from the configuration alone.
+        dt_ms, tau_ms: see `Times`; time constants before training changes the decays.
+        neurobench: synaptic operations per sample and sparsities of the test part, see `operations`; empty if the engine
+            returns no spikes.
+        extended: epochs at which the finished run was extended; without any, the run follows from the configuration alone.
         per_class: of the test part: class, name, n_samples, precision, recall and f1.
-        machine: of an IPU: slots of the lists that were measured, and, emulated, cycles of a training step (`sparsesnn.ipu.cycles`).
-        ranks: where there were several: their grid, and of each what it exchanged while it trained (`rank_traffic`).
+        machine: for an IPU: measured capacities of lists, and, if emulated, cycles of a training step (`sparsesnn.ipu.cycles`).
+        ranks: if there were several: their grid, and the traffic of each in training (`rank_traffic`).
     """
 
     test_accuracy: float
@@ -214,7 +214,7 @@ class Result:
 
     @classmethod
     def read(cls, folder: Path) -> Result:
-        """From a run folder; `CheckpointError` if `result.json` is missing or damaged."""
+        """Reads the result of a run folder; `CheckpointError` if `result.json` is missing or damaged."""
         data = read_json(inside(folder, RESULT))
         try:
             return cls(**data)
@@ -226,8 +226,8 @@ class MetricsFile:
     """`metrics.jsonl`: one line per epoch, never two for the same one.
 
     Args:
-        folder: of the run.
-        position: bytes that belong to the checkpoint; what an interrupted run wrote after it is cut off.
+        folder: the run's.
+        position: bytes that belong to the checkpoint; lines that an interrupted run wrote after it are cut off.
     """
 
     def __init__(self, folder: Path, position: int) -> None:
@@ -235,8 +235,8 @@ class MetricsFile:
         size = self.path.stat().st_size if self.path.exists() else 0
         if size < position:
             raise CheckpointError(
-                f"{self.path}: has {size:,} bytes, the checkpoint says {position:,}; put the file back, "
-                "or start anew in another folder"
+                f"{self.path}: has {size:,} bytes, but the checkpoint needs {position:,}; restore the file, "
+                "or start again in another folder"
             )
         with self.path.open("ab") as file:
             file.truncate(position)
@@ -253,7 +253,7 @@ class MetricsFile:
         except OSError as error:
             raise CheckpointError(
                 f"{self.path}: cannot be written: {error.strerror or error}; the last checkpoint is intact; "
-                "make room, then run again with --resume"
+                "free space, then run again with --resume"
             ) from error
         self.position += len(line)
 

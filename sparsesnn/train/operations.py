@@ -22,9 +22,9 @@ from sparsesnn.synapses import Synapses
 
 
 class Operations:
-    """Counts what the spikes of evaluated batches cost; whole numbers, so that sums do not depend on ranks.
+    """Counts the operations for the spikes of evaluated batches; whole numbers, so that sums do not depend on ranks.
 
-    A spike that arrives is one accumulate operation for each synapse of its sender whose weight is not zero; a spike with a
+    A spike that arrives counts one accumulate operation for each synapse of its sender with a nonzero weight; a spike with a
     value, one multiply-accumulate. A spike whose delay ends after the last step costs nothing. Each rank counts its own samples and its own neurons' synapses.
     """
 
@@ -39,7 +39,7 @@ class Operations:
                 self.fan_out[f"{name}/{c.name}"] = _fan_out(layer, c)
 
     def add(self, inputs: SpikeBatch, output: Output) -> None:
-        """Counts one batch; spikes that an engine does not give, as an IPU, make the whole uncountable."""
+        """Counts one batch; if an engine, such as an IPU, does not return spikes, nothing is counted."""
         first = self.network.inputs[0]
         n_steps, n_samples = inputs.n_steps, inputs.n_samples
         spikes: dict[str, Any] = {first: inputs}
@@ -75,7 +75,7 @@ class Operations:
             )
 
     def neurobench(self, accuracy: float) -> dict[str, Any]:
-        """NeuroBench's keys, of all ranks together; empty where the engine gave no spikes."""
+        """NeuroBench's keys, of all ranks together; empty if the engine returned no spikes."""
         grid, model = self.engine.grid, self.engine.model
         tensors = [*model.parameters(), *model.buffers()] if grid.replicas.rank == 0 else []
         own = [x for x in tensors if x.ndim or grid.shards.rank == 0]
@@ -112,14 +112,14 @@ class Operations:
 
 
 def _pairs(kind: Synapses, n_pre: int, n_post: int) -> int:
-    """Pairs of neurons that a connection joins, whether a synapse is there or not; of a convolution those in its windows."""
+    """Pairs of neurons that a connection joins, with or without a synapse; for a convolution those in its windows."""
     return n_pre * n_post if kind.is_matrix else kind.n_products(n_pre, n_post)
 
 
 def _fan_out(layer: Any, c: Any) -> Tensor:
-    """int64[n_pre], the synapses of each sender whose weight is not zero, of this rank's neurons."""
+    """int64[n_pre], the synapses with nonzero weights of each sender, to this rank's neurons."""
     weight: Tensor = layer.weight(c).detach().cpu()
-    if not weight.numel():  # pools alone, or another rank's
+    if not weight.numel():  # only pools, or another rank's
         return torch.zeros(c.n_pre, dtype=torch.int64, device="cpu")
     if not c.synapses.is_matrix:
         paths: Tensor = c.synapses.fan_out(
@@ -142,7 +142,7 @@ def _arrivals(spikes: SpikeBatch | Tensor, delay: int | Tensor) -> Tensor:
 
 
 def note(found: Mapping[str, Any]) -> str:
-    """One line about `neurobench`."""
+    """A summary of `neurobench` in one line."""
     operations = found["synaptic_operations"]
     return (
         f"{operations['Effective_ACs'] + operations['Effective_MACs']:,.0f} synaptic operations per sample ({operations['Dense']:,.0f} if every neuron fired), "

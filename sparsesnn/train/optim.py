@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step: nothing to save but the step itself."""
+"""The learning rate as a function of the step: only the step itself needs saving."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 from sparsesnn.config import OptimConfig
 
-#: share of the run in which onecycle rises, and where it begins: `torch.optim.lr_scheduler.OneCycleLR`'s
+#: share of the run in which onecycle rises, and its initial factor: those of `torch.optim.lr_scheduler.OneCycleLR`
 ONECYCLE_RISE, ONECYCLE_START = 0.3, 1 / 25
 
 
@@ -15,8 +15,8 @@ def learning_rate(
 ) -> float:
     """Learning rate of step 0, 1, 2, …
 
-    Warm-up: rises in a line over the first `warmup_epochs`. Then "constant", "cosine" from `lr` to `final_lr_factor`·`lr`
-    at the last step (Loshchilov & Hutter 2017, without restarts), or "plateau", `lr` times what the run has come to. With
+    Warm-up: rises linearly over the first `warmup_epochs`. Then "constant", "cosine" from `lr` to `final_lr_factor`·`lr`
+    at the last step (Loshchilov & Hutter 2017, without restarts), or "plateau", `lr` times `plateau_factor`. With
     "onecycle" it rises as a cosine too, from lr/25 (Smith & Topin 2018).
 
     Args:

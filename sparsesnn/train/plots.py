@@ -1,6 +1,6 @@
-"""Pictures of a run: learning curves, activity per population, confusion of classes, a raster of one sample; and one of a sample of data.
+"""Plots of a run: learning curves, activity per population, confusion of classes, a raster of one sample; and of a sample of data.
 
-Drawn after training, on figures of their own: no global matplotlib state, no window, no cost in the training step.
+Drawn after training, on separate figures: no global matplotlib state, no window, no cost in the training step.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
 #: a raster with more neurons than this draws points of one pixel
 _MANY_NEURONS = 256
 _MOST_FRAMES = 12
-#: of an animation: frames, how long each lasts at least, and about how wide it is
+#: limits of an animation: frames, the least duration of each, and the approximate width
 _MOST_IMAGES, _LEAST_FRAME_MS, _ANIMATION_PIXELS = 100, 40.0, 256
-#: maps of a population, or filters of a connection, that are drawn; and channels that these filters read
+#: the most maps of a population, or filters of a connection, that are drawn; and the most channels of a filter
 _MOST_MAPS, _MOST_CHANNELS = 16, 4
-#: a confusion matrix of more classes has colors alone; its largest size in inches, and the most names along an axis
+#: a confusion matrix of more classes shows only colors; its largest size in inches, and the most names along an axis
 _MOST_NUMBERS, _LARGEST, _MOST_NAMES = 40, 16.0, 80
 
 
 def plot_run(run: Run, result: Result, confusion: Confusion) -> None:
-    """Curves, activity, confusion and a raster of the first test sample into the run's folder.
+    """Writes curves, activity, confusion and a raster of the first test sample to the run's folder.
 
-    All ranks call this, the first one draws. A picture that cannot be drawn is a warning.
+    All ranks call this, the first one draws. If a plot cannot be drawn, a warning is given.
     """
     test, parts = run.parts.test, run.parts
     spikes = test.event_set.batch(test.indices[:1])
@@ -141,7 +141,7 @@ def plot_activity(records: Sequence[Mapping[str, Any]], path: Path, *, title: st
 
 @torch.no_grad()
 def plot_maps(network: Network, model: Any, spikes: SpikeBatch, output: Output, folder: Path, *, title: str) -> None:
-    """Of a network with convolutions: `filters.png`, their weights, and `maps.png`, where its neurons fired in a sample."""
+    """For a network with convolutions: `filters.png`, their weights, and `maps.png`, where its neurons fired in a sample."""
     filters = {}
     for layer in model.layers.values():
         for c, weight in zip(layer.incoming, layer.weights, strict=True):
@@ -170,7 +170,7 @@ def plot_maps(network: Network, model: Any, spikes: SpikeBatch, output: Output, 
 
 
 def _tiles(panels: Mapping[str, Sequence[Sequence[npt.NDArray[Any]]]], path: Path, colors: str, title: str) -> None:
-    """A panel of images each, in rows; the strongest of a panel has the strongest color."""
+    """A panel of images each, in rows; the largest value of a panel has the strongest color."""
     images = []
     for rows in panels.values():
         height, width = rows[0][0].shape
@@ -204,13 +204,13 @@ def plot_raster(
     dt_ms: float | None = None,
     names: Sequence[str] = (),
 ) -> None:
-    """One sample through the network: a raster per population, what was recorded of its neurons, and the readout.
+    """One sample through the network: a raster per population, the traces of recorded neurons, and the readout.
 
     Args:
         spikes: B = 1.
-        output: what the network made of them; its `traces` have a panel each.
+        output: the network's output for them; each of its `traces` has a panel.
         label: its class.
-        logits: [C], what the network made of it; the readout panel names the two classes that matter.
+        logits: [C]; the readout panel names the correct and the predicted class.
         dt_ms: width of a step, milliseconds; None: time is in steps.
         names: of the classes; empty: their numbers.
     """
@@ -243,7 +243,7 @@ def plot_raster(
 
 def _traces(axes: Axes, name: str, traces: Traces, scale: float) -> None:
     """Potentials of the recorded neurons, one above the other, each in units of its threshold; dots where it fires."""
-    assert traces.threshold is not None, "a readout has a panel of its own"
+    assert traces.threshold is not None, "a readout has its own panel"
     v = (traces.v[:, 0] / traces.threshold).numpy()
     time = scale * np.arange(len(v))
     for k in range(v.shape[1]):
@@ -273,8 +273,8 @@ def _readout(axes: Axes, output: Output, label: int, predicted: int, classes: Se
         if c not in (label, predicted):
             axes.plot(time, traces[:, c], color=GRAY, linewidth=0.7, alpha=0.6)
     if predicted != label:
-        axes.plot(time, traces[:, predicted], color=RED, linewidth=1.8, label=f"class {classes[predicted]} (read)")
-    name = f"class {classes[label]} ({'right, and read' if predicted == label else 'right'})"
+        axes.plot(time, traces[:, predicted], color=RED, linewidth=1.8, label=f"class {classes[predicted]} (predicted)")
+    name = f"class {classes[label]} ({'correct, predicted' if predicted == label else 'correct'})"
     axes.plot(time, traces[:, label], color=GREEN, linewidth=1.8, label=name)
     axes.plot([], [], color=GRAY, linewidth=0.7, label="other classes")
     axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.98), ncols=3, borderpad=0)
@@ -282,7 +282,7 @@ def _readout(axes: Axes, output: Output, label: int, predicted: int, classes: Se
 
 
 def plot_confusion(counts: npt.NDArray[np.int64], names: Sequence[str], path: Path, *, title: str) -> None:
-    """Samples of each class (rows) by the class they were read as (columns); colors are shares of the row."""
+    """Samples of each class (rows) by predicted class (columns); colors are shares of the row."""
     shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
     n = len(counts)
     size = min(0.34 * n, _LARGEST)
@@ -297,14 +297,14 @@ def plot_confusion(counts: npt.NDArray[np.int64], names: Sequence[str], path: Pa
     labels = [shown(class_name(names, k)) for k in named]
     axes.set_xticks(named, labels, rotation=90 if max(map(len, labels)) > 2 else 0, fontsize=7)
     axes.set_yticks(named, labels, fontsize=7)
-    axes.set_xlabel("class read")
+    axes.set_xlabel("predicted class")
     axes.set_ylabel("class")
     figure.colorbar(image, ax=axes, label="share of the class", shrink=0.8)
     save(figure, path, title)
 
 
 def plot_sample(event_set: EventSet, sample: int, path: Path, *, title: str) -> None:
-    """One sample of data as the network sees it: frames where it has an image, else a raster."""
+    """One sample of data as the network sees it: frames if it has an image, else a raster."""
     steps, neurons, n_spikes = _events(event_set, sample)
     label = int(event_set.labels[sample])
     names = event_set.description.get("classes", [])
@@ -325,15 +325,15 @@ def plot_sample(event_set: EventSet, sample: int, path: Path, *, title: str) -> 
 
 
 def animate_sample(event_set: EventSet, sample: int, path: Path) -> float:
-    """One sample of a camera as a GIF that runs on and on, in the colors of `plot_sample`; how much slower than life.
+    """Writes one sample of a camera as a looping GIF, in the colors of `plot_sample`; returns its slow-down factor.
 
-    A frame lasts as long as its steps, but at least `_LEAST_FRAME_MS`; where steps have no width, just that.
+    A frame lasts as long as its steps, but at least `_LEAST_FRAME_MS`; if steps have no width, exactly that.
     """
     try:
         from PIL import Image
     except ImportError as error:
         raise MissingDependencyError("matplotlib", "plot", "drawing animations") from error
-    assert event_set.sensor is not None, "the caller looks whether it is a camera"
+    assert event_set.sensor is not None, "the caller checks that it is a camera"
     steps, neurons, _ = _events(event_set, sample)
     images = _images(steps, neurons, event_set.sensor, event_set.n_steps, _MOST_IMAGES)[0]
     enlarged = max(1, _ANIMATION_PIXELS // max(images.shape[1:3]))
@@ -349,7 +349,7 @@ def animate_sample(event_set: EventSet, sample: int, path: Path) -> float:
 
 
 def _events(event_set: EventSet, sample: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any], int]:
-    """Step and neuron of every event of a sample, as often as its spike counts; and the number of spikes."""
+    """Step and neuron of every event of a sample, repeated by its spike's count; and the number of spikes."""
     spikes = event_set.batch([sample])
     steps, neurons = _points(spikes)
     if event_set.sensor is None:
@@ -361,7 +361,7 @@ def _events(event_set: EventSet, sample: int) -> tuple[npt.NDArray[Any], npt.NDA
 def _images(
     steps: npt.NDArray[Any], neurons: npt.NDArray[Any], sensor: Sensor, n_steps: int, most: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """[frames, height, width, 3], each the events of some steps, and the frames' first steps (and the last one's end).
+    """[frames, height, width, 3], each with the events of some steps, and the frames' first steps (and the last one's end).
 
     Brighter pixels are orange, darker ones blue, more events stronger.
     """

@@ -1,4 +1,4 @@
-"""What a network made of every sample: a table, a confusion matrix, and figures per class."""
+"""A network's predictions for every sample: a table, a confusion matrix, and figures per class."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparsesnn.train.files import write_atomically
 
 
 class Confusion:
-    """`counts[a, b]`: samples of class a that were read as class b. Whole numbers, so that sums do not depend on ranks.
+    """`counts[a, b]`: samples of class a that were predicted as class b. Whole numbers, so that sums do not depend on ranks.
 
     Args:
         n_classes: C.
@@ -32,7 +32,7 @@ class Confusion:
         self.counts = np.zeros((n_classes, n_classes), np.int64)
 
     def add(self, labels: npt.ArrayLike, predicted: npt.ArrayLike) -> None:
-        """Counts samples by their class and the class that they were read as, int[B] each."""
+        """Counts samples by their class and predicted class, int[B] each."""
         np.add.at(self.counts, (np.asarray(labels), np.asarray(predicted)), 1)
 
     def of_all_ranks(self, grid: Grid) -> Confusion:
@@ -62,7 +62,7 @@ class Confusion:
 
 
 def class_name(names: Sequence[str], k: int) -> str:
-    """Of class k; its number where the data has no names."""
+    """The name of class k; its number if the data has no names."""
     return names[k] if k < len(names) else str(k)
 
 
@@ -71,8 +71,8 @@ class Predictions:
     """Labels and logits of evaluated samples, in the order of evaluation.
 
     Args:
-        samples: number of each sample in its split of the data.
-        names: of the classes; empty where the data has none.
+        samples: index of each sample in its split of the data.
+        names: of the classes; empty if the data has none.
     """
 
     samples: Sequence[int] = ()
@@ -81,7 +81,7 @@ class Predictions:
     _logits: list[npt.NDArray[np.float32]] = field(default_factory=list)
 
     def add(self, batch: Batch, output: Output, logits: Tensor) -> None:
-        """Takes one batch; see `sparsesnn.train.evaluate`."""
+        """Adds one batch; see `sparsesnn.train.evaluate`."""
         self._labels.append(batch.labels.numpy())
         self._logits.append(logits.detach().cpu().float().numpy())
 
@@ -101,7 +101,7 @@ class Predictions:
         return np.asarray(self.logits.argmax(1), np.int64)
 
     def confusion(self) -> Confusion:
-        """Samples of each class by the class that they were read as."""
+        """Samples of each class by predicted class."""
         found = Confusion(self.logits.shape[1])
         found.add(self.labels, self.predicted)
         return found

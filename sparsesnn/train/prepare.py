@@ -1,4 +1,4 @@
-"""From a configuration to what a run works on: the parts of the data, the network, and streams of batches."""
+"""From a configuration to the inputs of a run: the parts of the data, the network, and streams of batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sparsesnn.partition.target import Target
 
 Indices = npt.NDArray[np.int64]
 
-#: of a fingerprint, which older checkpoints do not have
+#: a fingerprint's key that older checkpoints lack
 SAMPLES = "samples_sha256"
 
 
@@ -51,7 +51,7 @@ class Part:
 
     @property
     def class_names(self) -> list[str]:
-        """Names of the classes; empty where the data has none."""
+        """Names of the classes; empty if the data has none."""
         return [str(name) for name in self.event_set.description.get("classes", [])]
 
 
@@ -72,9 +72,9 @@ class Parts:
         return self.train.event_set.n_classes
 
     def fingerprint(self) -> dict[str, Any]:
-        """What made the training part and how large it is; equal for equal data, wherever the files lie."""
+        """Origin and size of the training part; equal for equal data, wherever the files are."""
         source = self.train.event_set
-        described = {key: x for key, x in source.description.items() if key not in ("problems", "notes")}  # only texts
+        described = {key: x for key, x in source.description.items() if key not in ("problems", "notes")}  # texts only
         return {
             "description": json.loads(json.dumps(described, default=str)),
             "n_neurons": source.n_neurons,
@@ -88,7 +88,7 @@ class Parts:
         }
 
     def _samples(self) -> str:
-        """SHA-256 of which samples each part has, and of their labels."""
+        """SHA-256 of the indices of each part's samples, and of their labels."""
         found = hashlib.sha256()
         for part in (self.train, self.valid, self.test):
             if part is not None:
@@ -111,7 +111,7 @@ def load_split(config: DataConfig, split: str) -> EventSet:
 
 
 def held_out_by(config: DataConfig, train: EventSet) -> tuple[str, str]:
-    """How test and validation part are made: `auto` is the data's own part, or a share of the training part."""
+    """The origin of test and validation part: `auto` is the data's own part, or a share of the training part."""
     there = train.description.get("parts", datasets.split_names(config.name))
     asked = {"test": (config.test, "random:0.2"), "valid": (config.valid, "random:0.1")}
     test, valid = (how if how != "auto" else "own" if k in there else share for k, (how, share) in asked.items())
@@ -119,7 +119,7 @@ def held_out_by(config: DataConfig, train: EventSet) -> tuple[str, str]:
 
 
 def own_parts(config: DataConfig, train: EventSet) -> list[str]:
-    """The parts beside the training part that a run reads from the data set."""
+    """The parts, besides the training part, that a run reads from the data set."""
     return [part for part, how in zip(("test", "valid"), held_out_by(config, train), strict=True) if how == "own"]
 
 
@@ -131,7 +131,7 @@ def load_parts(config: DataConfig) -> Parts:
     whole = load_split(config, "train")
     if whole.n_classes < 2:
         warnings.warn(
-            f"{config.name}: all samples have one class, so that every network reads 100 % of them; give label other values too",
+            f"{config.name}: all samples have one class, so that every network is 100 % correct; give label other values too",
             UserWarning,
             stacklevel=2,
         )
@@ -162,9 +162,9 @@ def load_parts(config: DataConfig) -> Parts:
 
 
 def _load_beside(config: DataConfig, whole: EventSet, split: str) -> EventSet:
-    """A part that the data set has of its own, labeled as the training part.
+    """The data set's own part, with the labels of the training part.
 
-    Errors: `DataError` where the two are not of one kind.
+    Errors: `DataError` if the two do not match.
     """
     part = with_classes_of(whole.description, load_split(config, split), config.name)
     for name, ours, theirs in (
@@ -185,9 +185,9 @@ def _load_beside(config: DataConfig, whole: EventSet, split: str) -> EventSet:
 
 
 def with_classes_of(description: Mapping[str, Any], part: EventSet, where: str) -> EventSet:
-    """Labels that stand for names, as training numbered these; `description`: of the training part.
+    """The part with named classes numbered as in training; `description`: of the training part.
 
-    Errors: `DataError` for a name that training did not have.
+    Errors: `DataError` for a name unknown in training.
     """
     names, own = (list(of.get("classes") or ()) for of in (description, part.description))
     if not own or own == names:
@@ -209,7 +209,7 @@ def make_network(config: Config, parts: Parts) -> Network:
 
 
 def in_numbers(network: Network) -> Network:
-    """With `grad_threshold` in numbers, as older checkpoints have it."""
+    """The network with `grad_threshold` as a number, as in older checkpoints."""
     for name, p in network.populations.items():
         if isinstance(p, Population):
             network = network.with_population(name, grad_threshold=p.listed_above)
@@ -217,7 +217,7 @@ def in_numbers(network: Network) -> Network:
 
 
 def make_training(config: Config, network: Network, n_classes: int, *, graded: bool = False) -> Training:
-    """What the configuration asks of an engine; `graded`: the spikes of the data have values."""
+    """The configuration's requests to an engine; `graded`: the spikes of the data have values."""
     return Training(
         n_classes=n_classes,
         decoding=config.loss.decoding_for(network),
@@ -243,12 +243,12 @@ def make_rank_plan(
     n_samples: int,
     activity: Mapping[str, float] | None = None,
 ) -> Plan:
-    """The plan of a training on ranks.
+    """The plan for training on ranks.
 
     Args:
-        target: of one replica.
-        n_samples: of one replica.
-        activity: of populations, where it is known; of others it is assumed.
+        target: the target of one replica.
+        n_samples: samples of one replica.
+        activity: of populations for which it is known; for others it is assumed.
     """
     return make_plan(
         network,
@@ -264,7 +264,7 @@ def make_rank_plan(
 
 
 class DrawnDropout:
-    """Which spikes of some samples are heard: a function of (seed, epoch, sample), population, neuron and step alone.
+    """The spikes of some samples that dropout keeps: a function of only (seed, epoch, sample), population, neuron and step.
 
     Args:
         samples: numbers of the samples of a batch in their data set.
@@ -284,13 +284,13 @@ class DrawnDropout:
         return heard
 
 
-# what a random number is for; see `datasets.augment`, whose purposes are below these
+# purposes of random numbers; see `datasets.augment`, whose purposes are below these
 _NEURONS, _SPIKES = 1000, 1001
 _MOST_NEURONS = 1 << 32
 
 
 def heard(config: Config, stream: Stream, epoch: int, batch: int) -> Heard | None:
-    """What dropout leaves of a batch; None without dropout."""
+    """The spikes of a batch that dropout keeps; None without dropout."""
     dropout = part_of(config.dropout, Dropout)
     if dropout.heard == 1:
         return None
@@ -298,7 +298,7 @@ def heard(config: Config, stream: Stream, epoch: int, batch: int) -> Heard | Non
 
 
 def _place_in(replicas: Communicator | None, config: Config) -> tuple[int, int, int]:
-    """rank, n_ranks and per_rank of a `Stream`: which samples of a batch this replica takes."""
+    """rank, n_ranks and per_rank of a `Stream`, which determine this replica's samples of a batch."""
     if replicas is None:
         return 0, 1, 0
     per_rank = engines.samples_of_rank(config.train.backend, config.train.batch, replicas.size)
@@ -306,9 +306,9 @@ def _place_in(replicas: Communicator | None, config: Config) -> tuple[int, int, 
 
 
 def train_stream(config: Config, part: Part, replicas: Communicator | None = None) -> Stream:
-    """Shuffled and augmented, both as the seed says; this replica's samples of each batch.
+    """A stream shuffled and augmented, both by the seed; this replica's samples of each batch.
 
-    Errors: `ConfigError` for an augmentation that has no meaning for the data, and where no batch would be left.
+    Errors: `ConfigError` for an augmentation that does not suit the data, and if no batch would be left.
     """
     rank, n_ranks, per_rank = _place_in(replicas, config)
     stream = Stream(
@@ -334,7 +334,7 @@ def train_stream(config: Config, part: Part, replicas: Communicator | None = Non
 
 
 def eval_stream(config: Config, part: Part, replicas: Communicator | None = None) -> Stream:
-    """In the order of the data, all of it, without augmentation; this replica's samples of each batch."""
+    """A stream of all data in order, without augmentation; this replica's samples of each batch."""
     rank, n_ranks, per_rank = _place_in(replicas, config)
     return Stream(
         part.event_set,

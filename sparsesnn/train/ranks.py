@@ -1,4 +1,4 @@
-"""What the ranks of a run do together: agree, and compare."""
+"""Joint operations of the ranks of a run: agree, and compare."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sparsesnn.engines import Engine
 from sparsesnn.errors import CheckpointError, ConfigError, DataError, SparseSnnError
 from sparsesnn.host.comm import Communicator, Traffic
 
-#: separates kind and text of what a rank says in `together`
+#: the kinds of a rank's reply in `together`, before its text
 _DONE, _FAILED = "+", "-"
 
 
 def name_of(rank: int, size: int) -> str:
-    """How a message names a rank."""
+    """The name of a rank in messages."""
     return f"rank {rank}/{size}"
 
 
@@ -28,10 +28,10 @@ def together(world: Communicator, action: Callable[[], str], *, of_first: bool =
     """Calls `action` on every rank and returns what each returned.
 
     Args:
-        of_first: only the first rank has something to do, so that a message needs no rank's name.
+        of_first: only the first rank has work to do, so that a message needs no rank's name.
 
-    Errors: where actions raised errors of ours, the first rank's error, on all ranks; its message names that rank,
-    unless all ranks say the same.
+    Errors: if actions raised errors of sparsesnn, the first such rank's error, on all ranks; its message names that rank,
+    unless all ranks report the same.
     """
     if world.size == 1:
         return [action()]
@@ -49,7 +49,7 @@ def together(world: Communicator, action: Callable[[], str], *, of_first: bool =
 
 
 def check_equal(world: Communicator, what: str, table: Mapping[str, Any], hint: str) -> None:
-    """`ConfigError` on all ranks, naming the first rank whose table differs from that of rank 0, and where."""
+    """`ConfigError` on all ranks, naming the first rank whose table differs from that of rank 0, and the key."""
     if world.size == 1:
         return
     tables = [json.loads(text) for text in world.all_texts(json.dumps(plain(table), sort_keys=True, default=str))]
@@ -65,14 +65,14 @@ def check_equal(world: Communicator, what: str, table: Mapping[str, Any], hint: 
 
 
 def agree(world: Communicator, numbers: Sequence[int]) -> list[list[int]]:
-    """The numbers of every rank."""
+    """Returns the numbers of every rank."""
     if world.size == 1:
         return [list(numbers)]
     return [[int(n) for n in part] for part in world.all_gather(np.array(numbers, np.int64))]
 
 
 def rank_traffic(world: Communicator, before: Traffic) -> dict[str, list[float]]:
-    """What each rank has exchanged since `before`: seconds spent on it, bytes_sent, bytes_received, n_messages."""
+    """The traffic of each rank since `before`: seconds, bytes_sent, bytes_received, n_messages."""
     own = asdict(world.traffic.since(before))
     parts = world.all_gather(np.array(list(own.values()), np.float64))
     return {key: [float(part[k]) if key == "seconds" else int(part[k]) for part in parts] for k, key in enumerate(own)}

@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a progress bar in a terminal, plain lines elsewhere."""
+"""The display of a run's progress: a progress bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sparsesnn.figures import one_line
 from sparsesnn.train.metrics import Tally
 from sparsesnn.wording import printable
 
-#: seconds between two updates of the bar: reading it must not cost what it measures
+#: seconds between two updates of the bar, so that it does not slow training down
 UPDATE_S = 0.2
 
 
 class Report:
-    """Writes to `stream` (default: standard error); `quiet` leaves everything out."""
+    """Writes to `stream` (default: standard error); `quiet` writes nothing."""
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.quiet = quiet
@@ -44,7 +44,7 @@ class Report:
     def begin_epoch(self, epoch: int, n_epochs: int, done: int, n_batches: int) -> None:
         if self.quiet or not self.in_terminal:
             return
-        size = shutil.get_terminal_size((120, 24))  # tqdm prints nothing where a terminal says it has 0 columns
+        size = shutil.get_terminal_size((120, 24))  # tqdm prints nothing if a terminal reports 0 columns
         self.bar = tqdm(
             desc=f"epoch {epoch}/{n_epochs}",
             total=n_batches,
@@ -87,7 +87,7 @@ class Report:
 
 @contextmanager
 def optional(what: str) -> Iterator[None]:
-    """For output that a run can do without, such as pictures: an error in it becomes a warning, and the run continues."""
+    """For optional output, such as plots: an error in it becomes a warning, and the run continues."""
     try:
         yield
     except Exception as error:  # of any library, or of a logger

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run after the batch that is running, with a checkpoint."""
+"""Ctrl-C and SIGTERM end a run after the current batch, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 from sparsesnn.errors import SparseSnnError
 
-#: Seconds in which further signals are the same request: at a time limit Slurm sends SIGTERM twice at once, and Ctrl-C reaches
+#: seconds within which further signals count as the same request: at a time limit Slurm sends SIGTERM twice at once, and Ctrl-C reaches
 #: ranks from the terminal and from mpirun.
 MOMENT_S = 1.0
 
@@ -29,7 +29,7 @@ class StoppedError(SparseSnnError):
 
 
 class StopRequest:
-    """Says whether a signal has come; 0 until then."""
+    """The signal received; 0 and False before one arrives."""
 
     signal: int = 0
 
@@ -43,10 +43,10 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Within the block SIGINT and SIGTERM are noted; one that comes more than a moment later acts as usual, for those who
+    """Within the block SIGINT and SIGTERM are noted; a signal more than a moment later acts as usual, for users who
     cannot wait.
 
-    Outside the main thread Python allows no handlers: there nothing is noted.
+    Outside the main thread Python allows no handlers, so nothing is noted there.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():

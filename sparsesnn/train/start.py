@@ -1,4 +1,4 @@
-"""What a run does before its first epoch: says what it is, and takes the weights of another run."""
+"""The work before a run's first epoch: describes the run, and takes the weights of another run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sparsesnn.wording import count
 if TYPE_CHECKING:
     from sparsesnn.train.loop import Run
 
-#: names of classes that a line has room for
+#: the most names of classes in a line
 MOST_NAMES = 12
 
 
@@ -58,7 +58,7 @@ def introduce(run: Run) -> None:
     note(f"note    {readers_text(network)}")
     note(f"run     {run.folder}, backend {config.train.backend}, seed {config.train.seed}")
     engine: Any = run.engine
-    instance = getattr(engine, "instance", None)  # of an engine that makes its replicas itself
+    instance = getattr(engine, "instance", None)  # for an engine that makes its own replicas
     if instance is not None and instance.total > 1:
         note(
             f"IPUs    {count(instance.total, 'replica')}"
@@ -74,11 +74,11 @@ def introduce(run: Run) -> None:
 
 
 def take_weights(folder: str, engine: Engine) -> str:
-    """Takes trained parameters of another run, by name and shape: those that validation chose there; says which.
+    """Takes trained parameters of another run, matched by name and shape, from its best epoch; returns a description.
 
-    What is not trained here, such as a fixed decay, stays as described.
+    Untrained values, such as a fixed decay, remain as described.
 
-    Errors: `CheckpointError` for a folder without a run; `ConfigError` where no weight fits.
+    Errors: `CheckpointError` for a folder without a run; `ConfigError` if no weight fits.
     """
     path = Path(folder)
     store = CheckpointStore(path, engine.grid, engine.columns)
@@ -86,9 +86,9 @@ def take_weights(folder: str, engine: Engine) -> str:
     try:
         network = Network.from_dict(saved.network)
     except DescriptionError as error:
-        raise ConfigError(f"init.from_run: {path}: its network is not one of ours: {error}") from None
+        raise ConfigError(f"init.from_run: {path}: its network is not one of sparsesnn: {error}") from None
     theirs = store.tensors(saved.best or saved.tensors, network)
-    if not saved.best:  # the best ones are kept as they are evaluated
+    if not saved.best:  # the best ones are saved in the form used for evaluation
         dropout = part_of(Config.from_dict(saved.config).dropout, Dropout)
         theirs = evaluated_tensors(theirs, dropout.factors(network))
     ours = engine.weights()
@@ -103,7 +103,7 @@ def take_weights(folder: str, engine: Engine) -> str:
     if not taken:
         have = ", ".join(sorted(name.removeprefix("model/") for name in theirs if name.startswith("model/layers.")))
         raise ConfigError(f"init.from_run: no parameter of {path} has the name and shape of one here; it has {have}")
-    shares = getattr(engine, "factors", {})  # of dropout here, by which weights are multiplied where they are evaluated
+    shares = getattr(engine, "factors", {})  # of dropout here, by which weights are multiplied in evaluation
     learning = {name: theirs[name] / shares.get(name.removeprefix("model/"), 1.0) for name in taken}
     engine.load_weights({**ours, **learning}, str(path))
     left = [name.removeprefix("model/layers.") for name in wanted if name not in taken]
@@ -113,7 +113,7 @@ def take_weights(folder: str, engine: Engine) -> str:
 def scale_weights(
     config: Config, parts: prepare.Parts, engine: Engine, only: Collection[str] | None = None
 ) -> dict[str, float]:
-    """Scales the weights as `config.init` asks, on a few shuffled batches without augmentation; the activity that was reached.
+    """Scales the weights according to `config.init`, on a few shuffled batches without augmentation; returns the activity reached.
 
     Args:
         only: populations; None: all.
@@ -143,7 +143,7 @@ def first_batches(config: Config, parts: prepare.Parts) -> Iterator[SpikeBatch]:
 
 
 def _sizes(network: Network, tensor: str) -> list[int]:
-    """Neurons of the population that has a parameter, `model/layers.<population>.<parameter>`, and of a weight's sender."""
+    """Neurons of the population with a parameter, `model/layers.<population>.<parameter>`, and of a weight's sender."""
     name, _, parameter = tensor.removeprefix("model/layers.").partition(".")
     senders = [c.pre for c in network.incoming(name) if c.name == parameter]
     return [network.populations[end].n for end in (name, *senders) if end in network.populations]

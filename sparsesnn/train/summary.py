@@ -20,7 +20,7 @@ def spread(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def write_summary(folder: Path, seeds: Sequence[int], results: Sequence[Result]) -> list[str]:
-    """Writes `summary.json`; returns the lines that say the same to a person."""
+    """Writes `summary.json`; returns the same as lines of text."""
     summary: dict[str, Any] = {"seeds": list(seeds)}
     for name in ("test_accuracy", "test_accuracy_last", "valid_accuracy", "samples_per_s", "seconds"):
         values = [getattr(result, name) for result in results]

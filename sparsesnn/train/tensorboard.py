@@ -1,4 +1,4 @@
-"""A run in TensorBoard: numbers of each epoch, weights as histograms, hyperparameters, and the run's pictures."""
+"""A run in TensorBoard: numbers of each epoch, weights as histograms, hyperparameters, and the run's plots."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from sparsesnn.wording import printable
 if TYPE_CHECKING:
     from sparsesnn.train.loop import Run
 
-#: numbers of a tensor that a histogram is made of, evenly taken: large layers cost no more than small ones
+#: the most numbers of a tensor in a histogram, evenly sampled, so that large layers cost no more than small ones
 MOST_NUMBERS = 100_000
 
 
 def tensorboard_of(run: Run) -> list[Guarded]:
-    """The run's logger; none where `train.tensorboard` is false, or TensorBoard is not installed, which is noted."""
+    """The run's logger; none if `train.tensorboard` is false, or if TensorBoard is not installed, which is noted."""
     if not run.config.train.tensorboard:
         return []
     try:
         import tensorboard  # noqa: F401
     except ImportError:
-        run.report.note("note    TensorBoard is not installed (pip install 'sparsesnn[tensorboard]'); going on without")
+        run.report.note("note    TensorBoard is not installed (pip install 'sparsesnn[tensorboard]'); continuing without it")
         return []
     return guarded(
         "TensorBoard", lambda: TensorBoard(run.config, run.folder, run.progress.epoch + 1, run.engine.weights)
@@ -40,8 +40,8 @@ class TensorBoard:
     """Writes `<run>/tensorboard`.
 
     Args:
-        first_epoch: epochs from this one on are written anew after a resume.
-        weights: gives those of this rank, at the end of every epoch.
+        first_epoch: epochs from this one on are written again after a resume.
+        weights: returns this rank's weights, at the end of every epoch.
 
     Errors: `ImportError` without TensorBoard.
     """

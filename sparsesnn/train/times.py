@@ -13,12 +13,12 @@ from sparsesnn.network import Network
 
 @dataclass(frozen=True)
 class Times:
-    """What `result.json` says of time.
+    """The times in `result.json`.
 
     Args:
-        dt_ms: width of a step, milliseconds; None where steps have no width.
+        dt_ms: width of a step, milliseconds; None if steps have no width.
         tau_ms: per population and decay (`beta`, `alpha`) the lowest and the highest time constant, milliseconds, of the
-            described network; "inf": no decay. Empty where `dt_ms` is None.
+            described network; "inf": no decay. Empty if `dt_ms` is None.
     """
 
     dt_ms: float | None = None
@@ -40,7 +40,7 @@ class Times:
         )
 
     def __str__(self) -> str:
-        """`10 ms per step; time constants: hidden 20 to 300 ms, output 5 ms`; those of synapses in brackets."""
+        """`10 ms per step; time constants: hidden 20 to 300 ms, output 5 ms`; those of synapses in parentheses."""
         parts = []
         for name, decays in self.tau_ms.items():
             synapses = f" (synapses {_range(decays['alpha'])})" if "alpha" in decays else ""

@@ -91,7 +91,7 @@ def test_a_rank_is_killed_and_the_run_goes_on(expected, tmp_path):
     assert "resume  after epoch " in again.stderr
     assert sha256(out) == expected
     once_more = run(mpirun(2, *arguments))
-    assert "the run is finished; its result stands" in once_more.stderr
+    assert "the run is finished; its result is kept" in once_more.stderr
     assert once_more.returncode == 0
 
 

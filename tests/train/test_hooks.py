@@ -144,7 +144,7 @@ def test_a_package_of_the_current_folder_is_not_installed(tmp_path: Path) -> Non
 
 
 def test_a_logger_that_nobody_offers(offered: list[Kept], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"train.loggers: .*'absent'.*sparsesnn.loggers.*there are: kept"):
+    with pytest.raises(ConfigError, match=r"train.loggers: .*'absent'.*sparsesnn.loggers.*available: kept"):
         train(make_config(train={"loggers": "kept, absent"}), out=tmp_path)
 
 

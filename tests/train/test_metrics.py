@@ -51,7 +51,7 @@ def test_lines_after_the_checkpoint_are_cut_off(tmp_path: Path) -> None:
 
 def test_a_file_that_is_shorter_than_the_checkpoint_says(tmp_path: Path) -> None:
     MetricsFile(tmp_path, 0).append({"epoch": 1})
-    with pytest.raises(CheckpointError, match=r"has 13 bytes, the checkpoint says 99; put the file back"):
+    with pytest.raises(CheckpointError, match=r"has 13 bytes, but the checkpoint needs 99; restore the file"):
         MetricsFile(tmp_path, 99)
 
 

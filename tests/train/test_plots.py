@@ -65,7 +65,7 @@ def test_confusion_names_classes_and_counts(tmp_path: Path) -> None:
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         plots.plot_confusion(confusion.counts, ["left", "right"], path, title="the title")
     text = path.read_text()
-    for word in ("left", "right", "class read", "share of the class", "the title"):
+    for word in ("left", "right", "predicted class", "share of the class", "the title"):
         assert word in text
 
 
@@ -116,7 +116,7 @@ def test_raster_has_milliseconds_names_and_traces(tmp_path: Path) -> None:
         names = ["one", "two", "three"]
         plots.plot_raster(model.network, spikes, output, 1, [0.0, 0.5, 1.0], path, title="t", dt_ms=4.0, names=names)
     text = path.read_text()
-    for word in ("time, ms", "class two (right)", "class three (read)", "neuron 5", "v / threshold"):
+    for word in ("time, ms", "class two (correct)", "class three (predicted)", "neuron 5", "v / threshold"):
         assert word in text
 
 

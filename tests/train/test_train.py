@@ -430,7 +430,7 @@ def test_eval_of_other_data(tmp_path: Path) -> None:
 
 def test_out_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be made"):
+    with pytest.raises(ConfigError, match="cannot be created"):
         train(make_config(), out=tmp_path / "file" / "run")
 
 
@@ -518,7 +518,7 @@ def test_a_signal_ends_with_a_checkpoint_and_says_how_to_go_on(
 def test_a_folder_with_a_run_is_not_overwritten(undisturbed: tuple[Config, Path, Result]) -> None:
     config, folder, _ = undisturbed
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(ConfigError, match=r"holds a run already .*add --resume"):
+    with pytest.raises(ConfigError, match=r"already has a run .*add --resume"):
         train(config, out=folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"} == {
         name: data for name, data in before.items() if name != ".lock"
@@ -685,7 +685,7 @@ def test_ctrl_c_ends_with_code_130(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130
-    assert f"go on with: sparsesnn train --resume --out {out}" in errors
+    assert f"continue with: sparsesnn train --resume --out {out}" in errors
     assert "Traceback" not in errors
     assert json.loads((out / "checkpoint.json").read_text())
 
