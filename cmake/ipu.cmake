@@ -1,5 +1,5 @@
-# The IPU program on the emulated machine, as an object library: codelets register themselves, and a linker would leave
-# unreferenced objects of a static one out. C++17, as the Poplar SDK's host compiler has it.
+# The IPU program on the emulated machine, as an object library: codelets register themselves, and from a static library
+# a linker would leave out unreferenced objects. C++17, the version of the Poplar SDK's host compiler.
 file(GLOB ipu_codelets CONFIGURE_DEPENDS "${sparsesnn_root}/codelets/ipu/*.cpp")
 file(GLOB emulator_sources CONFIGURE_DEPENDS "${sparsesnn_src}/emulator/*.cpp")
 file(GLOB ipu_sources CONFIGURE_DEPENDS "${sparsesnn_src}/ipu/*.cpp")
@@ -10,20 +10,20 @@ target_compile_options(sparsesnn_ipu PUBLIC -ffp-contract=off PRIVATE -Wall -Wex
 set_target_properties(sparsesnn_ipu PROPERTIES CXX_STANDARD 17)
 target_link_libraries(sparsesnn_ipu PUBLIC sparsesnn_engine)
 
-# A load of 8 bytes that is off its alignment traps on a tile and passes here; ./dev builds codelets that abort instead.
+# A misaligned load of 8 bytes traps on a tile but passes here; ./dev builds codelets that abort instead.
 option(SPARSESNN_CHECK_CODELETS "Build the emulated IPU's codelets with UndefinedBehaviorSanitizer" OFF)
 if(SPARSESNN_CHECK_CODELETS AND NOT SPARSESNN_SANITIZE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     set(codelet_checks -fsanitize=undefined -fno-sanitize-recover=undefined)
     target_link_options(sparsesnn_ipu PUBLIC -fsanitize=undefined)
-  else() # others link the library that prints the message into programs alone, not into modules
+  else() # others link the library that prints the message only into programs, not into modules
     set(codelet_checks -fsanitize=undefined -fsanitize-trap=undefined)
   endif()
   set_source_files_properties(${ipu_codelets} PROPERTIES COMPILE_OPTIONS "${codelet_checks}")
   set_source_files_properties("${sparsesnn_src}/emulator/checks.cpp" PROPERTIES COMPILE_DEFINITIONS SPARSESNN_CHECK_CODELETS)
 endif()
 
-# The same sources against the SDK, where its enable.sh has been sourced (it sets POPLAR_SDK_ENABLED).
+# The same sources against the SDK, if its enable.sh has been sourced (it sets POPLAR_SDK_ENABLED).
 option(SPARSESNN_POPLAR_SDK "Build sparsesnn._ipu_sdk against the Poplar SDK" OFF)
 if(DEFINED ENV{POPLAR_SDK_ENABLED})
   set(SPARSESNN_POPLAR_SDK ON)

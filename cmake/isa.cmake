@@ -1,13 +1,12 @@
 # sparsesnn_add_isa_variants(<library> <sources>...) compiles the sources once per instruction set.
 #
-# Each copy is told its namespace (SPARSESNN_ISA = base, avx2 or avx512) and the bytes of a vector
-# (SPARSESNN_VECTOR_BYTES). The library's users see SPARSESNN_HAS_AVX2 and SPARSESNN_HAS_AVX512 where that copy exists.
-# SPARSESNN_ISAS says which are made beside the baseline.
-# No -mfma: a contracted multiply-add rounds once where the baseline rounds twice.
+# Each copy gets its namespace (SPARSESNN_ISA = base, avx2 or avx512) and the bytes of a vector
+# (SPARSESNN_VECTOR_BYTES). The library's users see SPARSESNN_HAS_AVX2 and SPARSESNN_HAS_AVX512 if that copy exists.
+# SPARSESNN_ISAS lists the instruction sets besides the baseline.
 include(CheckCXXCompilerFlag)
 include(CheckCXXSourceCompiles)
 
-# GCC may clear and copy a few vectors by `rep stos` and `rep movs`, which take longer to start than stores take to end.
+# GCC may clear and copy a few vectors by `rep stos` and `rep movs`, whose start-up takes longer than plain stores take in all.
 set(sparsesnn_flags -ffp-contract=off)
 set(strategy vector_loop:2048:noalign,libcall:-1:noalign)
 check_cxx_compiler_flag("-mmemset-strategy=${strategy}" SPARSESNN_COMPILER_HAS_MEMORY_STRATEGY)

@@ -1,4 +1,4 @@
-# Everything is instrumented or nothing: a race between instrumented and plain code is not seen.
+# All code is instrumented: a race between instrumented and plain code would go unnoticed.
 if(SPARSESNN_SANITIZE)
   if(NOT SPARSESNN_SANITIZE MATCHES "^(address,undefined|address|undefined|thread)$")
     message(FATAL_ERROR
