@@ -1,4 +1,4 @@
-"""Random networks for the IPU program, each with all that can be asked of it; `ipu_random.py` trains them."""
+"""Random networks for the IPU program, each with random settings of all its options; `ipu_random.py` trains them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from sparsesnn.surrogate import Surrogate
 
 @dataclass(frozen=True)
 class Case:
-    """A network with all that is asked of the program.
+    """A network with all settings of the program.
 
     Args:
-        seed: that it was made from.
-        plan: with `plan.n_samples` samples a replica.
-        n_classes: of the output's neurons, or groups of them.
-        rate: of the input's spikes, by neuron and step.
+        seed: the seed of the case.
+        plan: the plan, with `plan.n_samples` samples a replica.
+        n_classes: classes, each an output neuron or a group of them.
+        rate: input spikes per neuron and step.
         scale: factor on the initial weights.
     """
 
@@ -172,7 +172,7 @@ def _population(r: random.Random, n: int, *, may_drop: bool) -> AnyPopulation:
         common |= {
             "order": order,
             "reset": "subtract" if reset == "none" or order == "sparch" else reset,
-            "beta": _per_neuron(r, n, 0.3, 0.9),  # it scales currents by 1 - beta
+            "beta": _per_neuron(r, n, 0.3, 0.9),  # the model scales currents by 1 - beta
             "rho": _per_neuron(r, n, 0.5, 0.98),
             "a": _per_neuron(r, n, 0.0, 1.0),
             "b": _per_neuron(r, n, 0.0, 2.0),
@@ -187,7 +187,7 @@ def _population(r: random.Random, n: int, *, may_drop: bool) -> AnyPopulation:
             "learn_turn": learns and r.random() < 0.7,
         }
     if model in (AdLIF, Resonator):
-        common["reset_decays"] = False  # both always decay what is left
+        common["reset_decays"] = False  # both always let the reset decay
     return model(n, **common)  # type: ignore[arg-type]
 
 
@@ -202,7 +202,7 @@ def _readout(r: random.Random, n: int) -> LI:
 
 
 def with_shards_of(plan: Plan, n: int) -> Plan | None:
-    """The same plan with `n` neurons a shard, one shard a tile; None where it has too few tiles, or may not cross
+    """The same plan with `n` neurons a shard, one shard a tile; None if it has too few tiles, or may not cross
     devices."""
     tile, target = 0, plan.target
     populations = dict(plan.populations)

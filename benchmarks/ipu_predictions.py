@@ -1,9 +1,9 @@
-"""Writes the tables and plots of docs/ipu-predictions.md anew, from the cost model in sparsesnn/partition.
+"""Updates the tables and plots of docs/ipu-predictions.md from the cost model in sparsesnn/partition.
 
     ./dev bench ipu-predictions            rewrites the tables between the markers, and the PNGs
-    ./dev bench ipu-predictions --check    exits with 1 if a table is not what the model says now
+    ./dev bench ipu-predictions --check    exits with 1 if a table differs from the current model
 
-A few minutes; no IPU and no data are needed, nothing is measured.
+Takes a few minutes; needs no IPU and no data, and measures nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PAGE = DOCS / "ipu-predictions.md"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare the tables, and write nothing")
+    parser.add_argument("--check", action="store_true", help="compare the tables without writing them")
     options = parser.parse_args(arguments)
     in_turn, at_once = (list(sweeps.activity_sweep(delay=delay)) for delay in (0, 1))
     scaling = list(sweeps.weak_scaling((1, 2, 4, 8, 16, 64)))
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def fill(page: str, name: str, table: str) -> str:
-    """The page with the text between its two markers replaced."""
+    """Replaces the text between the two markers of a table."""
     pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end: {name} -->)", re.DOTALL)
     page, n = pattern.subn(lambda m: f"{m[1]}\n{table}\n\n{m[2]}", page)
     if n != 1:

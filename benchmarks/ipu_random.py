@@ -3,13 +3,13 @@
     ./dev bench ipu-random 300              networks of seeds 0 to 299 on the emulated IPU
     ./dev bench ipu-random 1 --first 17     the network of seed 17 again
 
-Each network is trained for 20 steps on both, from the same weights and on the same batches. The bar: weights differ by
-at most 1e-5 of the largest of their array. A network that misses it is looked at again, step by step from *equal*
+Each network is trained for 20 steps on both, from the same weights and on the same batches. The criterion: weights differ by
+at most 1e-5 of the largest of their array. A network that fails it is checked again, step by step from *equal*
 weights: lists must then be equal, and gradients must differ by rounding only. The two add in different orders (tiles
-hold other neurons, see docs/ipu.md), so weights differ in their last bits from the first step on. What that can grow to
-is found by training the engine alone a few times more, with samples added up one by one in another order, their gradients
-off by a last bit, and with weights that are off by a last bit in each pass: where the engine departs from itself by a
-tenth as much or more, the network does not tell the order of sums from an error. Everything else is a fault.
+hold other neurons, see docs/ipu.md), so weights differ in their last bits from the first step on. How far that can grow
+is determined by training the engine alone a few more times, with samples added one by one in another order, their gradients
+off by a last bit, and with weights that are off by a last bit in each pass: if the engine deviates from itself by a
+tenth of that or more, the network cannot distinguish the order of sums from an error. Everything else is a fault.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from sparsesnn.spikes import SpikeBatch
 
 #: largest difference of a weight after the last step, relative to the largest weight of its array
 TOLERANCE = 1e-5
-#: of gradients from equal weights, relative to the largest of their array and to what was added up
+#: largest difference of gradients from equal weights, relative to the largest of their array and to the sum of absolute terms
 GRADIENT_TOLERANCE = 2e-5
 N_BATCHES = 20
 VERDICTS = ("equal", "order of sums", "not finite", "fault")
-#: learning rate of the program that gradients are read from: w - lr·g in place of w, so that g outweighs w
+#: learning rate of the program from which gradients are read: w - lr·g replaces w, so that g dominates
 _PROBE_LR = 2.0**14
 
 
 @dataclass(frozen=True)
 class Finding:
-    """How one network ended.
+    """The result of one network.
 
     Args:
         worst: difference of a weight after the last step, relative to the largest of its array.
-        first_other_lists: the batch from which on lists differ; None: they never did.
-        verdict: "equal" within the bar; "order of sums" where the engine departs from itself a tenth as far or more;
-            "not finite" where both diverge; "fault".
-        worst_gradient: from equal weights, in the worst of all steps; nan where that was not asked.
-        control: how far the engine departed from itself.
+        first_other_lists: the first batch with different lists; None: never.
+        verdict: "equal" within the criterion; "order of sums" if the engine deviates from itself by a tenth of that or more;
+            "not finite" if both diverge; "fault".
+        worst_gradient: difference from equal weights, in the worst step; nan if not checked.
+        control: how far the engine deviated from itself.
     """
 
     seed: int
@@ -69,7 +69,7 @@ class Finding:
 
     def line(self) -> str:
         lists = "lists equal" if self.first_other_lists is None else f"lists differ from batch {self.first_other_lists}"
-        more = f", gradients by {self.worst_gradient:.1e}, engine by itself {self.control:.1e}"
+        more = f", gradients by {self.worst_gradient:.1e}, engine from itself {self.control:.1e}"
         text = f"seed {self.seed:5} {self.verdict:13} weights by {self.worst:.1e}, {lists}"
         return text + (more if self.verdict != "equal" else "") + "".join(f"; {n}" for n in self.notes)
 
@@ -78,8 +78,8 @@ class _Host:
     """The CPU engine with torch's optimizer.
 
     Args:
-        weights_off: seed of last bits by which weights are off while gradients are computed; None: they are not.
-        samples_off: seed of the order in which gradients of samples are added up, and of last bits by which they are off;
+        weights_off: seed of last bits by which weights are off while gradients are computed; None: exact weights.
+        samples_off: seed of the order in which gradients of samples are added, and of last bits by which they are off;
             None: all samples at once.
     """
 
@@ -99,7 +99,7 @@ class _Host:
         return output
 
     def gradients(self, spikes: SpikeBatch, labels: Tensor) -> Output:
-        """Leaves them in `grad`, before clipping."""
+        """Computes gradients into `grad`, before clipping."""
         self.optimizer.zero_grad()
         with self._weights_as_read():
             if self._samples_off is None:
@@ -113,8 +113,8 @@ class _Host:
         return output
 
     def terms(self, spikes: SpikeBatch, labels: Tensor) -> list[Tensor]:
-        """What rounding goes by: by parameter the sum over samples of the absolute gradient, as large as it would be if
-        shares of classes were not almost those that are wanted."""
+        """The scale of rounding: by parameter the sum over samples of the absolute gradient, as large as it would be if
+        shares of classes were not almost equal to the targets."""
         case = self.case
         sums = [torch.zeros_like(p) for p in self.model.parameters()]
         wanted = (1 - case.label_smoothing) * functional.one_hot(
@@ -132,7 +132,7 @@ class _Host:
         return sums
 
     def _loss(self, output: Output, labels: Tensor, sample: int | None = None) -> Tensor:
-        """Of the batch, or a sample's part of it; what regularizes belongs to the first sample."""
+        """The loss of the batch, or a sample's part of it; the regularizer belongs to the first sample."""
         case = self.case
         logits = decode(output, case.decoding, case.n_classes)
         losses = functional.cross_entropy(logits, labels, label_smoothing=case.label_smoothing, reduction="none")
@@ -150,7 +150,7 @@ class _Host:
 
     @contextmanager
     def _weights_as_read(self) -> Iterator[None]:
-        """For a while weights are halves, as the device reads them, or last bits are other ones."""
+        """Within the context, weights are halves, as the device reads them, or have other last bits."""
         kept = [(p, p.detach().clone()) for p in self.model.parameters()]
         with torch.no_grad():
             for p, _ in kept:
@@ -169,7 +169,7 @@ def _last_bits(shape: Sequence[int], generator: torch.Generator) -> Tensor:
 
 
 def initial_model(case: Case) -> Model:
-    """Weights large enough to make most populations fire."""
+    """A model with weights large enough to make most populations fire."""
     model = Model(case.network, seed=case.seed)
     generator = torch.Generator().manual_seed(case.seed)
     with torch.no_grad():
@@ -216,7 +216,7 @@ def _same_lists(found: dict[str, SpikeBatch], output: Output) -> bool:
 
 
 def difference(a: Model, b: Model) -> float:
-    """The largest of two models' weights, relative to the largest of its array."""
+    """The largest difference of two models' weights, relative to the largest of its array."""
     worst = 0.0
     for x, y in zip(a.parameters(), b.parameters(), strict=True):
         if not bool(x.isfinite().all() and y.isfinite().all()):
@@ -226,7 +226,7 @@ def difference(a: Model, b: Model) -> float:
 
 
 def run_case(case: Case, backend: str = "ipu-model", *, n_batches: int = N_BATCHES, checks: str = "first") -> Finding:
-    """Trains on both, and where they end apart finds out why."""
+    """Trains on both, and if the results differ determines why."""
     host, device = _Host(case), initial_model(case)
     program = _program(case, device, backend, case.optimizer, case.plan, checks)
     first_other = None
@@ -236,7 +236,7 @@ def run_case(case: Case, backend: str = "ipu-model", *, n_batches: int = N_BATCH
         before = [p.detach().clone() for p in host.model.parameters()]
         try:
             output = host.step(spikes, labels)
-        except NumericError:  # weights have grown beyond all bounds
+        except NumericError:  # weights have diverged
             program.save()
             both = _is_lost(case, host.model) and _is_lost(case, device)
             return Finding(case.seed, math.nan, first_other, "not finite" if both else "fault", notes=(f"batch {k}",))
@@ -256,13 +256,13 @@ def run_case(case: Case, backend: str = "ipu-model", *, n_batches: int = N_BATCH
 
 
 def _is_lost(case: Case, model: Model) -> bool:
-    """Whether weights are beyond what is read of them: halves end at 65,504."""
+    """Whether weights are out of the device's range: halves end at 65,504."""
     half = case.plan.weight_dtype == "half"
     return not all(bool((p.half() if half and p.ndim == 2 else p).isfinite().all()) for p in model.parameters())
 
 
 def _from_equal_weights(case: Case, backend: str, snapshots: list[list[Tensor]]) -> tuple[float, list[str]]:
-    """Step by step with the engine's weights: the largest difference of a gradient, and what else is not equal."""
+    """Step by step with the engine's weights: the largest difference of a gradient, and notes on other differences."""
     host, device = _Host(case), initial_model(case)
     plan = replace(case.plan, optimizer="sgd")
     program = _program(case, device, backend, Optimizer("sgd", lr=_PROBE_LR), plan, "never")
@@ -297,16 +297,16 @@ def _from_equal_weights(case: Case, backend: str, snapshots: list[list[Tensor]])
 
 
 def _apart(p: Tensor, before: Tensor, after: Tensor) -> float:
-    """How far the gradient that brought the device from weights to others is from the engine's, but for its rounding."""
+    """The difference between the engine's gradient and the device's, computed from its change of weights, less its rounding."""
     if p.grad is None:
         return 0.0
-    found = (before.double() - after.detach().double()) / _PROBE_LR
+    gradient = (before.double() - after.detach().double()) / _PROBE_LR
     rounding = float(before.abs().max()) * 2.0**-24 / _PROBE_LR
-    return max(0.0, float((found - p.grad.double()).abs().max()) - rounding)
+    return max(0.0, float((gradient - p.grad.double()).abs().max()) - rounding)
 
 
 def _others(case: Case) -> Iterator[_Host]:
-    """The engine with other roundings."""
+    """The engine with different roundings."""
     for seed in range(4):
         yield _Host(case, samples_off=seed)
     for seed in range(4):
@@ -314,7 +314,7 @@ def _others(case: Case) -> Iterator[_Host]:
 
 
 def _control(case: Case, model: Model, n_batches: int, other: _Host) -> float:
-    """How far the engine departs from itself."""
+    """How far the engine deviates from itself."""
     try:
         for k in range(n_batches):
             other.step(*batch(case, k))
@@ -324,25 +324,25 @@ def _control(case: Case, model: Model, n_batches: int, other: _Host) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the networks of a range of seeds; 0 where none has a fault."""
+    """Runs the networks of a range of seeds; 0 if none has a fault."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("n", type=int, help="networks")
-    parser.add_argument("--first", type=int, default=0, help="seed of the first one (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="first seed (default: %(default)s)")
     parser.add_argument("--backend", default="ipu-model", help="ipu-model, sdk-model or ipu (default: %(default)s)")
-    parser.add_argument("--checks", default="never", help="of the emulated machine (default: %(default)s)")
-    parser.add_argument("--verbose", action="store_true", help="say what each network is")
+    parser.add_argument("--checks", default="never", help="checks of the emulated machine (default: %(default)s)")
+    parser.add_argument("--verbose", action="store_true", help="print every network")
     options = parser.parse_args(arguments)
-    started, found = time.perf_counter(), []
+    started, findings = time.perf_counter(), []
     for seed in range(options.first, options.first + options.n):
         case = random_case(seed)
         if options.verbose:
             print(case.describe(), flush=True)
-        found.append(run_case(case, options.backend, checks=options.checks))
-        if options.verbose or found[-1].verdict != "equal":
-            print(found[-1].line(), flush=True)
-    verdicts = {v: sum(f.verdict == v for f in found) for v in VERDICTS}
+        findings.append(run_case(case, options.backend, checks=options.checks))
+        if options.verbose or findings[-1].verdict != "equal":
+            print(findings[-1].line(), flush=True)
+    verdicts = {v: sum(f.verdict == v for f in findings) for v in VERDICTS}
     print(
-        f"{len(found)} networks in {time.perf_counter() - started:.0f} s:",
+        f"{len(findings)} networks in {time.perf_counter() - started:.0f} s:",
         ", ".join(f"{n} {v}" for v, n in verdicts.items()),
     )
     return int(verdicts["fault"] > 0)

@@ -1,7 +1,7 @@
-"""What one step of a network takes that runs on and on (`Model.live`), on one thread: `./dev bench live`.
+"""The time of one step of a network that runs continuously (`Model.live`), on one thread: `./dev bench live`.
 
 A step at a time, one sample, at the activity of `sparsesnn bench step`. Prints medians and 99th percentiles in µs of the whole
-call, and of what the engine's phases take of it; the rest is Python. `--again` passes the state to the model instead.
+call, and of the engine's phases in it; the rest is Python. `--again` passes the state to the model instead.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 Three runs of each network, from the same weights on the same spikes: the engine in float32, on 1 and 3 threads and two
 instruction sets, which must agree bit for bit; `dense` in float32, step by step, PyTorch's convolution under autograd; and
 the reference in float64. Lists must be equal, and the gradients of every parameter and of the input's values differ by
-at most 1e-5 of the largest of their array. What misses that and lies as far from float64 as PyTorch does is the order of
-sums; where a potential lies so close to a threshold that float32 cannot tell, lists may differ: a tie. Everything else is
+at most 1e-5 of the largest of their array. A larger difference, but as far from float64 as PyTorch's, is the order of
+sums; if a potential is so close to a threshold that float32 cannot decide, lists may differ: a tie. Everything else is
 a fault, and the exit code is 1.
 """
 
@@ -40,12 +40,12 @@ from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS, Surrogate
 from sparsesnn.synapses import Conv1d, Conv2d, Dense, Pool, Series, Sparse, Synapses
 
-#: of gradients, relative to the largest of their array
+#: largest difference of gradients, relative to the largest of their array
 TOLERANCE = 1e-5
-#: so close to a threshold float32 cannot tell on which side a potential lies
+#: the distance from a threshold within which float32 cannot decide on which side a potential is
 TIE = 1e-5
 VERDICTS = ("equal", "order of sums", "tie", "fault")
-#: neurons of a population, beyond which a network is drawn again: the reference is slow
+#: the most neurons of a population, because the reference is slow; a larger network is drawn again
 MOST_NEURONS = 6000
 CHANNELS = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 31, 33, 64, 65, 127, 130)
 
@@ -55,8 +55,8 @@ class Case:
     """A network and its input.
 
     Args:
-        rate: of the input's spikes.
-        graded: they are counts of 1 to 3.
+        rate: input spikes per neuron and step.
+        graded: whether input spikes are counts of 1 to 3.
         scale: factor on the initial weights.
     """
 
@@ -91,7 +91,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Finding:
-    """How one network ended: a verdict, the worst gradient's distance and name, the spikes of all populations."""
+    """The result of one network: a verdict, the worst gradient's distance and name, the spikes of all populations."""
 
     seed: int
     verdict: str
@@ -112,7 +112,7 @@ def random_case(seed: int) -> Case:
     while True:
         try:
             network = _network(r)
-        except DescriptionError:  # nothing is left of the maps, groups do not divide: draw again
+        except DescriptionError:  # maps become empty, or groups do not divide: draw again
             continue
         if max(p.n for p in network.populations.values()) <= MOST_NEURONS:
             break
@@ -183,7 +183,7 @@ def _neuron(r: random.Random, n: Any = None) -> Any:
 
 
 def _kind(r: random.Random, one_axis: bool) -> Synapses:
-    """A convolution or a pool, or a convolution behind pools."""
+    """A convolution or a pool, or a convolution after pools."""
     pools = [_pool(r, one_axis) for _ in range(r.choice((0, 0, 0, 1, 1, 2)))]
     if len(pools) == 1 and r.random() < 0.3:
         return pools[0]
@@ -221,9 +221,9 @@ class Run:
 
 
 def _weights_of(output: Output) -> dict[str, Tensor]:
-    """What each population's values are multiplied by in the loss, [B, N], the same at each step."""
-    found = {k: x for k, x in output.spikes.items() if k != "input"}
-    shapes = {k: (x.n_samples, x.n_neurons) if isinstance(x, SpikeBatch) else x.shape[1:] for k, x in found.items()}
+    """The factors of each population's values in the loss, [B, N], the same at each step."""
+    values = {k: x for k, x in output.spikes.items() if k != "input"}
+    shapes = {k: (x.n_samples, x.n_neurons) if isinstance(x, SpikeBatch) else x.shape[1:] for k, x in values.items()}
     if output.potentials is not None:
         shapes["out"] = output.potentials.shape[1:]
     g = torch.Generator().manual_seed(0)
@@ -239,8 +239,8 @@ def _loss(output: Output) -> Tensor:
 
 
 def on_engine(case: Case) -> tuple[Run, Output, Model]:
-    """The engine's run, by one thread on plain instructions. Errors: `AssertionError` where others give other bits."""
-    found: list[tuple[Run, Output, Model]] = []
+    """The engine's run, on one thread with the base instructions. Errors: `AssertionError` if other settings give other bits."""
+    runs: list[tuple[Run, Output, Model]] = []
     kept = _core.build_info()["isa"], _core.num_threads()
     isas = _core.build_info()["isa_supported"]
     try:
@@ -248,15 +248,15 @@ def on_engine(case: Case) -> tuple[Run, Output, Model]:
             _core.set_isa(isa)
             _core.set_num_threads(threads)
             run, output, model = _run(case, "cpu")
-            found.append((run, output, model))
-            same = found[0][0]
+            runs.append((run, output, model))
+            same = runs[0][0]
             for mine, theirs in ((run.spikes, same.spikes), (run.gradients, same.gradients)):
                 for name, x in mine.items():
                     assert x.tobytes() == theirs[name].tobytes(), f"{name}: other bits on {isa} with {threads} threads"
     finally:
         _core.set_isa(kept[0])
         _core.set_num_threads(kept[1])
-    return found[0]
+    return runs[0]
 
 
 def _run(case: Case, backend: str) -> tuple[Run, Output, Model]:
@@ -265,14 +265,14 @@ def _run(case: Case, backend: str) -> tuple[Run, Output, Model]:
     if (loss := _loss(output)).requires_grad:
         loss.backward()
     gradients = {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
-    d_input = torch.zeros_like(x.detach()) if x.grad is None else x.grad  # None: all comes too late
+    d_input = torch.zeros_like(x.detach()) if x.grad is None else x.grad  # None: all spikes arrive too late
     gradients["input"] = d_input.numpy()
     spikes = {k: s.to_dense() if isinstance(s, SpikeBatch) else s for k, s in output.spikes.items() if k != "input"}
     return Run({k: s.detach().numpy() for k, s in spikes.items()}, gradients), output, model
 
 
 def on_reference(case: Case, model: Any, output: Any) -> tuple[Run, float, bool]:
-    """The reference's run in float64; how close a potential came to a threshold; whether all lists are the engine's."""
+    """The reference's run in float64; the smallest distance of a potential from a threshold; whether all lists equal the engine's."""
     network, spikes = case.network, case.spikes().double().numpy()
     parameters = {k: Parameters.from_layer(layer) for k, layer in model.layers.items()}
     records = network_forward(network, parameters, spikes, seed=case.seed, training_step=1)
@@ -309,7 +309,7 @@ def on_reference(case: Case, model: Any, output: Any) -> tuple[Run, float, bool]
 
 
 def distance(mine: Any, theirs: Any) -> float:
-    """Of two gradients, relative to the largest entry."""
+    """The distance of two gradients, relative to the largest entry."""
     mine, theirs = np.asarray(mine, np.float64), np.asarray(theirs, np.float64)
     most = np.abs(theirs).max() if theirs.size else 0.0
     if not most:
@@ -318,7 +318,7 @@ def distance(mine: Any, theirs: Any) -> float:
 
 
 def run_case(case: Case) -> Finding:
-    """Runs a network everywhere."""
+    """Runs a network on the engine, the reference and PyTorch."""
     try:
         ours, output, model = on_engine(case)
     except AssertionError as error:
@@ -354,18 +354,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("n", type=int, help="networks")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--verbose", action="store_true", help="print every network")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     counts: Counter[str] = Counter()
     began = time.monotonic()
-    for seed in range(given.first, given.first + given.n):
+    for seed in range(options.first, options.first + options.n):
         case = random_case(seed)
         finding = run_case(case)
         counts[finding.verdict] += 1
-        if given.verbose or finding.verdict == "fault":
+        if options.verbose or finding.verdict == "fault":
             print(finding.line(), flush=True)
         if finding.verdict == "fault":
             print(f"    {case}", flush=True)
-    print(f"{given.n} networks in {time.monotonic() - began:.0f} s: {', '.join(f'{counts[v]} {v}' for v in VERDICTS)}")
+    print(
+        f"{options.n} networks in {time.monotonic() - began:.0f} s: {', '.join(f'{counts[v]} {v}' for v in VERDICTS)}"
+    )
     return int(counts["fault"] > 0)
 
 

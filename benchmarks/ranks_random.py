@@ -4,8 +4,8 @@
     ./dev bench ranks-random 100 --ranks 7        on 7 ranks that are threads of this process
     ./dev bench ranks-random 1 --first 17 --ranks 7 --verbose
 
-Rank 0 trains the network alone, and tells the others what it found: lists of every population, dropped spikes, activity,
-potentials, gradients, and the lists of the next step. Each rank compares its part. The exit code is 1 where one differs.
+Rank 0 trains the network alone, and sends the results to the others: lists of every population, dropped spikes, activity,
+potentials, gradients, and the lists of the next step. Each rank compares its part. The exit code is 1 if one differs.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Case:
     """A network, its input and its grid.
 
     Args:
-        rate: of the input's spikes; the first `silent` neurons never fire.
+        rate: input spikes per neuron and step; the first `silent` neurons never fire.
         graded: input spikes are counts of 1 to 3.
         replicas, shards: the grid.
-        options: of `Model`.
+        options: arguments of `Model`.
     """
 
     network: Network
@@ -66,7 +66,7 @@ class Case:
         return self.replicas * self.shards
 
     def model(self, **more: Any) -> Model:
-        """With weights at which neurons fire."""
+        """The model, with weights at which neurons fire."""
         model = Model(self.network, seed=1, **dict(self.options), **more)
         strengthen(model)
         return model
@@ -78,10 +78,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Expected:
-    """What one process found.
+    """The results of one process.
 
     Args:
-        lists, next_lists: of every population, of this step and the next one.
+        lists, next_lists: of every population, in this step and the next one.
         gradients: of every parameter, its value and its gradient.
         silent: populations that did not fire.
     """
@@ -96,7 +96,7 @@ class Expected:
 def random_spikes(
     n_steps: int, n_samples: int, n: int, *, rate: float = 0.2, silent: int = 0, graded: bool = False
 ) -> SpikeBatch:
-    """Each neuron fires in that part of all steps, but `silent` of them, the first ones, never do."""
+    """Each neuron fires in a share `rate` of all steps; the first `silent` neurons never do."""
     generator = torch.Generator().manual_seed(n_steps)
     fired = (torch.rand(n_steps, n_samples, n, generator=generator) < rate).float()
     fired[:, :, :silent] = 0
@@ -106,7 +106,7 @@ def random_spikes(
 
 
 def strengthen(model: nn.Module) -> None:
-    """Weights with which neurons fire."""
+    """Sets weights with which neurons fire."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "->" in name and not name.endswith(DELAYS):
@@ -124,14 +124,14 @@ def loss_of(output: Output, first: int, n_all: int) -> Tensor:
 
 
 def samples_of(replica: int, n_replicas: int, n_all: int) -> tuple[int, int]:
-    """First and last + 1: whole groups."""
+    """First and last + 1 sample of a replica: whole groups."""
     n_groups = -(-n_all // GROUP)
     first, last = (-(-r * n_groups // n_replicas) * GROUP for r in (replica, replica + 1))
     return min(first, n_all), min(last, n_all)
 
 
 def lists_of(output: Output) -> list[tuple[str, SpikeBatch]]:
-    """Of every spiking population, as the cpu engine gives them."""
+    """The lists of every spiking population, as on the cpu engine."""
     return [(name, lists) for name, lists in output.spikes.items() if isinstance(lists, SpikeBatch)]
 
 
@@ -140,7 +140,7 @@ def alone(case: Case) -> Expected:
     model, spikes = case.model(), case.spikes()
     output = model(spikes)
     loss_of(output, 0, case.n_samples).backward()
-    following = model(spikes)  # of the next training step, in which full lists keep others
+    following = model(spikes)  # of the next training step, in which full lists keep other candidates
     return Expected(
         {name: replace(lists, values=None) for name, lists in lists_of(output)},
         {name: replace(lists, values=None) for name, lists in lists_of(following)},
@@ -151,7 +151,7 @@ def alone(case: Case) -> Expected:
 
 
 def compare(case: Case, expected: Expected, world: Communicator) -> None:
-    """Errors: `AssertionError` where this rank's part differs."""
+    """Compares this rank's part. Errors: `AssertionError` if it differs."""
     grid = make_grid(world, case.replicas, case.shards)
     first, last = samples_of(grid.replicas.rank, case.replicas, case.n_samples)
     spikes = case.spikes()[first:last]
@@ -168,7 +168,7 @@ def compare(case: Case, expected: Expected, world: Communicator) -> None:
 
 
 def compare_step(case: Case, expected: Expected, own: Model, spikes: SpikeBatch, first: int, output: Output) -> None:
-    """After a batch forward and back."""
+    """Compares the results of a forward and backward pass."""
     parts, last = own.parts, first + spikes.n_samples
     assert parts is not None
     following = own(spikes, first_sample=first)
@@ -197,16 +197,16 @@ def compare_step(case: Case, expected: Expected, own: Model, spikes: SpikeBatch,
         assert torch.equal(parameter.grad, gradient), f"{name}: gradient"
 
 
-# ---- which networks ---------------------------------------------------------------------------------------------------
+# ---- networks ---------------------------------------------------------------------------------------------------
 
 
 def random_case(seed: int, n_ranks: int) -> Case:
-    """Any rules, delays, synapses and sizes, on any grid of so many ranks."""
+    """Any rules, delays, synapses and sizes, on any grid of this many ranks."""
     r = random.Random(seed)
     while True:
         try:
             network = random_maps(r) if r.random() < 0.2 else random_network(r)
-        except DescriptionError:  # two connections alike, maps that are too small: draw again
+        except DescriptionError:  # two equal connections, or maps that are too small: draw again
             continue
         break
     replicas = r.choice([n for n in range(1, n_ranks + 1) if n_ranks % n == 0])
@@ -290,13 +290,13 @@ def random_maps(r: random.Random) -> Network:
 
 
 def told(world: Communicator, made: Any) -> Any:
-    """What rank 0 has made, on every rank."""
-    own = np.frombuffer(b"" if world.rank else pickle.dumps(made), np.uint8)
-    return pickle.loads(world.all_gather(own)[0].tobytes())
+    """Rank 0's object, on every rank."""
+    data = np.frombuffer(b"" if world.rank else pickle.dumps(made), np.uint8)
+    return pickle.loads(world.all_gather(data)[0].tobytes())
 
 
 def run(world: Communicator, options: argparse.Namespace) -> int:
-    """The networks of a range of seeds on the ranks of `world`; how many differ, on rank 0."""
+    """The networks of a range of seeds on the ranks of `world`; returns the number that differ, on rank 0."""
     CommonWeights.LEAST = 0  # small weights too
     n_wrong, n_silent, started = 0, 0, time.perf_counter()
     for seed in range(options.first, options.first + options.n):
@@ -309,11 +309,11 @@ def run(world: Communicator, options: argparse.Namespace) -> int:
             compare(case, expected, world)
         except AssertionError as error:
             wrong = f"rank {world.rank} of {case.replicas} × {case.shards}: {str(error).splitlines()[0]}"
-        said = [text for text in world.all_texts(wrong) if text]
-        n_wrong += bool(said)
+        reports = [text for text in world.all_texts(wrong) if text]
+        n_wrong += bool(reports)
         n_silent += bool(expected.silent)
-        if said and world.rank == 0:
-            print(f"seed {seed} of {world.size} ranks differs: {'; '.join(said[:4])}", flush=True)
+        if reports and world.rank == 0:
+            print(f"seed {seed} of {world.size} ranks differs: {'; '.join(reports[:4])}", flush=True)
     if world.rank == 0:
         print(
             f"{options.n} networks on {world.size} ranks in {time.perf_counter() - started:.0f} s: {n_wrong} differ, "
@@ -324,12 +324,12 @@ def run(world: Communicator, options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 where all networks have the bits of one process."""
+    """Returns 0 if all networks have the bits of one process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("n", type=int, help="networks")
-    parser.add_argument("--first", type=int, default=0, help="seed of the first one (default: %(default)s)")
-    parser.add_argument("--ranks", type=int, help="threads of this process in place of processes of MPI")
-    parser.add_argument("--verbose", action="store_true", help="say what each network is")
+    parser.add_argument("--first", type=int, default=0, help="first seed (default: %(default)s)")
+    parser.add_argument("--ranks", type=int, help="use this many threads of this process instead of MPI processes")
+    parser.add_argument("--verbose", action="store_true", help="print every network")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if options.ranks:
@@ -338,7 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work(world: Communicator | None) -> int:
         if world is None:
-            raise SystemExit("ranks_random: one rank; start it with mpirun, or give --ranks")
+            raise SystemExit("ranks_random: has only one rank; start it with mpirun, or give --ranks")
         return int(run(world, options) > 0)
 
     return run_on_ranks(work)

@@ -1,4 +1,4 @@
-"""The record: the exact results of small training runs, so that the code after a change can be compared with the code before it.
+"""The record: the exact results of small training runs, to compare the code before and after a change.
 
     ./dev bench record write FILE.json            train the runs, and write their results
     ./dev bench record compare FILE.json          train the runs of the file again, and print each difference
@@ -6,8 +6,8 @@
 
 There are 60 random runs: each neuron model, reset and kind of delay, capacities, dropout, graded spikes, maps, recurrence,
 grids of 1 to 4 ranks, the emulated IPU, integer weights, the dense engine, and runs that are stopped and resumed. One more
-run trains the network of each committed recipe on random events. The file holds the configuration of every run, so it can
-be compared after the code that drew them has changed. The data are drawn here, from the seed of the run.
+run trains the network of each committed recipe on random events. The file holds the configuration of every run, so that it can
+be compared even after the code that draws them has changed. The data are drawn here, from the seed of the run.
 
 For each run it holds the SHA-256 of the trained weights, the loss, activity and dropped spikes of each epoch, and the
 SHA-256 of the spike lists of each population, for the first samples of the data. PyTorch computes some of these numbers;
@@ -59,7 +59,7 @@ N_LISTED = 4
 Run = dict[str, Any]
 
 
-# ---- which runs -------------------------------------------------------------------------------------------------------
+# ---- runs ------------------------------------------------------------------------------------------------------------
 
 
 def random_run(seed: int) -> Run:
@@ -68,7 +68,7 @@ def random_run(seed: int) -> Run:
     while True:
         try:
             network = _draw_network(r, kind)
-        except DescriptionError:  # two connections alike, maps that are too small: draw again
+        except DescriptionError:  # two equal connections, or maps that are too small: draw again
             continue
         limited = any(getattr(p, "capacity", None) for p in network.populations.values())
         if network.populations[network.output].n <= 10 and not (kind == "dense" and limited):
@@ -126,7 +126,7 @@ def _draw_network(r: random.Random, kind: str) -> Any:
 
 
 def _plain(table: Any) -> Any:
-    """Without infinite numbers, which JSON has not: they become texts, as configurations take them."""
+    """Converts infinite numbers, which JSON lacks, to texts, as in configurations."""
     if isinstance(table, Mapping):
         return {k: _plain(v) for k, v in table.items()}
     if isinstance(table, (list, tuple)):
@@ -136,9 +136,9 @@ def _plain(table: Any) -> Any:
 
 def recipe_run(path: Path) -> Run:
     """The network, loss and optimizer of a committed recipe, for one epoch on random events of the data's shape."""
-    given = read_toml(path.read_text(), path.name)
-    name = given["data"]["name"]
-    full = Config.resolve(given).to_dict()
+    recipe = read_toml(path.read_text(), path.name)
+    name = recipe["data"]["name"]
+    full = Config.resolve(recipe).to_dict()
     data = full["data"]
     shapes = {"nmnist": (34, 34, 2), "dvsgesture": (128, 128, 2), "digits": (128,)}
     shape = shapes.get(name, (700,))
@@ -170,7 +170,7 @@ def recipe_run(path: Path) -> Run:
 
 
 def all_runs() -> dict[str, Run]:
-    """By name."""
+    """All runs, by name."""
     runs = {f"random {seed} {KINDS[seed % len(KINDS)]}": random_run(seed) for seed in range(N_RANDOM)}
     return runs | {f"recipe {path.stem}": recipe_run(path) for path in sorted(RECIPES.glob("*.toml"))}
 
@@ -181,7 +181,7 @@ def all_runs() -> dict[str, Run]:
 def write_events(
     path: Path, shape: Sequence[int], n_steps: int, n_samples: int, n_classes: int, dt_ms: float, seed: int
 ) -> None:
-    """Events of which about 5 % of the units have one in a step; each class prefers a part of the units.
+    """Writes events: about 5 % of the units have one in a step; each class prefers a part of the units.
 
     Args:
         shape: (units,) or (height, width, polarities).
@@ -292,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results |= compute({name: runs[name]})
         document = {name: {**runs[name], "result": results[name]} for name in runs}
         lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(run)}" for name, run in document.items())
-        options.file.write_text(f"{{\n{lines}\n}}\n")  # a line for each run
+        options.file.write_text(f"{{\n{lines}\n}}\n")  # one line per run
         failed = [f"{name}: {result['error']}" for name, result in results.items() if "error" in result]
         print(*failed, f"{len(runs)} runs written, {len(failed)} of them refused", sep="\n")
         return 0

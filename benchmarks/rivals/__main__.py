@@ -29,9 +29,9 @@ QUICK_SWEEP = (0.002, 0.02, 0.2)
 EXAMPLES = """\
 examples:
   ./dev bench rivals                                  the whole run, some 15 minutes; writes benchmarks/results/
-  ./dev bench rivals --quick --out build/race          a look, in a few minutes
+  ./dev bench rivals --quick --out build/race          a quick check, in a few minutes
   ./dev bench rivals --only sparsesnn,fused,snntorch --workloads W1 --no-sweep --out build/race
-  ./dev bench rivals --device cuda:0 --out build/race  the dense ones on a GPU"""
+  ./dev bench rivals --device cuda:0 --out build/race  the dense contestants on a GPU"""
 
 
 class Race:
@@ -53,10 +53,10 @@ class Race:
         return places
 
     def make_tasks(self, wanted: Sequence[tuple[Course, float]]) -> None:
-        """By sparsesnn, in a process of its own: network and hidden activity → file."""
+        """Makes the task files with sparsesnn, in a separate process: network and hidden activity → file."""
         python = environments.own().python
         if python is None:
-            raise SystemExit("rivals: sparsesnn is not installed here, and it makes the tasks; run ./dev bench rivals")
+            raise SystemExit("rivals: sparsesnn, which makes the tasks, is not installed here; run ./dev bench rivals")
         orders = []
         for course, hidden in dict.fromkeys(wanted):
             what: dict[str, Any] = {
@@ -85,7 +85,7 @@ class Race:
         return self.folder / f"{net}-{len(course.delays)}-{course.dt_ms:g}-{course.n_steps}-{hidden_activity:g}.npz"
 
     def start(self, stack: ExitStack, rivals: Sequence[Rival], label: str) -> list[Worker]:
-        """Processes of all that can run."""
+        """Starts the processes of all contestants that can run."""
         workers = []
         for rival in rivals:
             place = self.places[rival.environment]
@@ -109,7 +109,7 @@ class Race:
         return workers
 
     def load(self, workers: list[Worker], path: Path, label: str) -> dict[str, Loaded]:
-        """First steps; who fails leaves the race, with the reason."""
+        """Runs the first steps; a contestant that fails leaves the race, with the reason."""
         loaded: dict[str, Loaded] = {}
         for worker in list(workers):
             name = worker.rival.name
@@ -127,7 +127,7 @@ class Race:
     def run(
         self, workers: list[Worker], path: Path, label: str, rounds: int, *, with_memory: bool
     ) -> tuple[Task, list[Result]]:
-        """Everyone's turns at one task."""
+        """All contestants' turns at one task."""
         task = Task.load(path)
         loaded = self.load(workers, path, label)
         turns, failed = rotate(workers, rounds, self.options.seconds)
@@ -148,7 +148,7 @@ class Race:
         ]
 
     def drop(self, rival: Rival, label: str, why: str) -> None:
-        """Out of the race, but not out of the report."""
+        """Removes a contestant from the race, but keeps it in the report."""
         self.missing[f"{rival.title.strip('*')} on {label}"] = why[:300]
 
     def workload(self, name: str) -> tuple[list[Result], dict[str, float]]:
@@ -221,9 +221,9 @@ def main() -> int:
             [(WORKLOADS[name], WORKLOADS[name].hidden_activity) for name in workloads]
             + [(WORKLOADS["W1"], target) for target in targets]
         )
-        found = {name: race.workload(name) for name in workloads}
-        results = {name: those for name, (those, _) in found.items()}
-        activity = {name: firing for name, (_, firing) in found.items()}
+        raced = {name: race.workload(name) for name in workloads}
+        results = {name: those for name, (those, _) in raced.items()}
+        activity = {name: firing for name, (_, firing) in raced.items()}
         sweep = race.sweep(WORKLOADS["W1"], targets) if targets else None
     facts["minutes"] = round((time.monotonic() - race.started) / 60, 1)
     after = stolen_seconds()
@@ -256,7 +256,9 @@ def main() -> int:
     for point in sweep["points"] if sweep else []:
         differ += [f"{name} at {point['target']:.1%}" for name, agreed in point["agrees"].items() if not agreed]
     if differ:
-        print(f"rivals: losses are not the expected ones, so these computed another network: {', '.join(differ)}")
+        print(
+            f"rivals: these losses differ from the expected ones, so they belong to another network: {', '.join(differ)}"
+        )
     return 1 if differ else 0
 
 
@@ -264,17 +266,17 @@ def _arguments() -> argparse.ArgumentParser:
     names = ", ".join(rival.name for rival in RIVALS)
     parser = argparse.ArgumentParser(
         prog="./dev bench rivals",
-        description="Times one training step of sparsesnn and of everyone else, in one interleaved run.",
+        description="Times one training step of sparsesnn and of other libraries, in one interleaved run.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", type=lambda text: text.split(","), metavar="NAMES", help=f"of {names}")
+    parser.add_argument("--only", type=lambda text: text.split(","), metavar="NAMES", help=f"contestants, of {names}")
     parser.add_argument(
         "--workloads",
         type=lambda text: text.split(","),
         default=["steps"],
         metavar="NAMES",
-        help="of "
+        help="workloads, of "
         + ", ".join(f"{name} ({course})" for name, course in WORKLOADS.items())
         + "; "
         + ", ".join(f"{name}: {', '.join(those)}" for name, those in GROUPS.items())
@@ -285,15 +287,17 @@ def _arguments() -> argparse.ArgumentParser:
         "--sweep-repeats", type=int, default=3, metavar="N", help="rounds a point of the sweep (default: %(default)s)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=0.4, metavar="S", help="of timed steps a turn, at least one step"
+        "--seconds", type=float, default=0.4, metavar="S", help="seconds of timed steps a turn, at least one step"
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N", help="default: all cores")
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda:0, …: a GPU takes those of PyTorch")
+    parser.add_argument(
+        "--device", default="cpu", metavar="NAME", help="cpu, cuda:0, …: on a GPU only PyTorch contestants run"
+    )
     parser.add_argument("--quick", action="store_true", help="two rounds of short turns, three points of the sweep")
     parser.add_argument(
         "--sweep", action=argparse.BooleanOptionalAction, default=True, help="samples/s against hidden activity, on W1"
     )
-    parser.add_argument("--fresh", action="store_true", help="make the environments anew, with today's versions")
+    parser.add_argument("--fresh", action="store_true", help="make the environments again, with current versions")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR")
     return parser
 

@@ -1,4 +1,4 @@
-"""Tasks from event cameras: recordings cut into steps, a network with convolutions, and what all contestants compute of it."""
+"""Tasks from event cameras: recordings cut into steps, a network with convolutions, and the common computation of all contestants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparsesnn.init import init_activity
 from sparsesnn.layers import Population
 from sparsesnn.nir.maps import to_theirs
 
-#: how sparsesnn says what `catalog.SEMANTICS` describes; delays are no part of these tasks
+#: `catalog.SEMANTICS` in sparsesnn's arguments; these tasks have no delays
 VARIANTS: dict[str, dict[str, Any]] = {
     "subtract": {},
     "at once": {"reset_decays": True},
@@ -28,15 +28,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Camera:
-    """What a task of a camera is made of.
+    """The parameters of a camera's task.
 
     Args:
-        net: as `sparsesnn.parse_net` reads it.
-        recording: data set whose recordings in $SPARSESNN_TEST_DATA are shown; without them random events of `rate` are.
-        dt_ms, n_steps: width of a step, and T; what comes later is left out.
+        net: in the format of `sparsesnn.parse_net`.
+        recording: data set whose recordings in $SPARSESNN_TEST_DATA are used; without them random events of `rate`.
+        dt_ms, n_steps: width of a step, and T; later events are left out.
         n_samples: B.
-        hidden_activity: spikes per neuron and step that each hidden population is scaled to.
-        rate: input spikes per neuron and step, in place of the recordings.
+        hidden_activity: target spikes per neuron and step of each hidden population.
+        rate: input spikes per neuron and step, without recordings.
     """
 
     net: str
@@ -49,7 +49,7 @@ class Camera:
 
 
 def make_task(camera: Camera) -> Task:
-    """Weights scaled until the hidden populations are as active as wanted, with kind "subtract"."""
+    """A task with weights scaled to the hidden activity, for kind "subtract"."""
     spikes, labels, origin = _shown(camera)
     layers = layers_of(camera.net)
     task = Task(
@@ -73,7 +73,7 @@ def make_task(camera: Camera) -> Task:
 
 
 def network(net: str, grad_threshold: float = 0.9, **changes: Any) -> ss.Network:
-    """The description; `changes` are those of a variant."""
+    """The network; `changes` are those of a variant."""
     surrogate = ss.fast_sigmoid(slope=SLOPE)
     return ss.parse_net(
         net, beta=BETA, threshold=THRESHOLD, grad_threshold=grad_threshold, surrogate=surrogate, **changes
@@ -81,10 +81,10 @@ def network(net: str, grad_threshold: float = 0.9, **changes: Any) -> ss.Network
 
 
 def put(task: Task, model: ss.Model) -> None:
-    """The task's weights into a model."""
+    """Copies the task's weights into a model."""
     with torch.no_grad():
-        for parameter, order, given in zip(*_parameters(model), task.weights, strict=True):
-            rows = torch.from_numpy(given)
+        for parameter, order, weight in zip(*_parameters(model), task.weights, strict=True):
+            rows = torch.from_numpy(weight)
             if order is None:
                 parameter.copy_(rows.permute(2, 3, 1, 0))
             else:
@@ -92,18 +92,18 @@ def put(task: Task, model: ss.Model) -> None:
 
 
 def layers_of(net: str) -> list[list[Any]]:
-    """For those who do not know sparsesnn: ["pool", reduction, size], ["conv", stride, padding] or ["dense"]; the weight of
-    each of the latter two is a task's next one, and neurons follow it."""
-    found: list[list[Any]] = []
+    """The layers, for contestants without sparsesnn: ["pool", reduction, size], ["conv", stride, padding] or ["dense"]; the weight of
+    each of the latter two is the task's next one, followed by neurons."""
+    layers: list[list[Any]] = []
     for c in network(net).connections:
         for kind in c.synapses.members if isinstance(c.synapses, ss.Series) else (c.synapses,):
             if isinstance(kind, ss.Pool):
-                found.append(["pool", kind.reduction, kind.size])
+                layers.append(["pool", kind.reduction, kind.size])
             elif isinstance(kind, ss.Conv2d):
-                found.append(["conv", kind.stride, kind.padding])
+                layers.append(["conv", kind.stride, kind.padding])
             else:
-                found.append(["dense"])
-    return found
+                layers.append(["dense"])
+    return layers
 
 
 def _take(model: ss.Model) -> list[NDArray[np.float32]]:
@@ -115,7 +115,7 @@ def _take(model: ss.Model) -> list[NDArray[np.float32]]:
 
 
 def _parameters(model: ss.Model) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-    """Weights, and for each sender of a matrix in PyTorch's order its row; None: of a convolution."""
+    """Weights, and for a matrix the row of each sender in PyTorch's order; None for a convolution."""
     weights, orders = [], []
     for c in model.network.connections:
         weights.append(getattr(model.layers[c.post], c.name))
@@ -127,7 +127,7 @@ def _parameters(model: ss.Model) -> tuple[list[torch.Tensor], list[torch.Tensor 
 
 
 def _shown(camera: Camera) -> tuple[ss.SpikeBatch, NDArray[np.int64], str]:
-    """Spikes, labels, and where they are from."""
+    """Spikes, labels, and their origin."""
     root = os.environ.get("SPARSESNN_TEST_DATA")
     if root:
         from sparsesnn import datasets

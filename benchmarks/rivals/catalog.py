@@ -1,4 +1,4 @@
-"""Who races: each contestant, where it lives, and the loss it has to reach."""
+"""The contestants, their environments, and the losses they must reach."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-#: what a reset does, in the words of sparsesnn; one loss is expected of all contestants of a kind
+#: the kinds of semantics, in sparsesnn's terms; all contestants of a kind must have the same loss
 SEMANTICS = MappingProxyType(
     {
         "subtract": "v[t] = βv[t-1] - s[t-1] + i[t], s[t] = v[t] > 1",
-        "at once": "as subtract, but the reset decays too: v[t] = β(v[t-1] - s[t-1]) + i[t]",
+        "at once": "like subtract, but the reset decays too: v[t] = β(v[t-1] - s[t-1]) + i[t]",
         "zero": "v[t] = βv[t-1](1 - s[t-1]) + i[t]",
-        "late": "as subtract, but a spike arrives one step later in the next layer",
-        "axonal": "as subtract, but the spikes of each sender reach a hidden layer after a delay of its own, 0 to 24 steps",
-        "axonal, trained": "as axonal, with delays between two steps",
+        "late": "like subtract, but a spike arrives one step later in the next layer",
+        "axonal": "like subtract, but the spikes of each sender reach a hidden layer after its own delay, 0 to 24 steps",
+        "axonal, trained": "like axonal, with delays between two steps",
     }
 )
 
@@ -30,19 +30,19 @@ class Rival:
     Args:
         name: on the command line.
         title: in tables.
-        module: of `contestants`; its `make(task, **options)` returns one training step.
+        module: in `contestants`; its `make(task, **options)` returns one training step.
         environment: "own" (sparsesnn's), "torch" or "jax".
-        package: whose version is reported; None for code that stands here.
-        requires: what pip is asked for, where the package's name is not enough.
+        package: the package whose version is reported; None for code in this repository.
+        requires: the requirement for pip, if the package's name is not enough.
         semantics: key of `SEMANTICS`.
         kind: "sparsesnn", "dense", "sparse" (hand-written from stock products) or "library".
-        note: mode, and how it differs.
-        options: for `make`.
+        note: mode, and differences.
+        options: arguments of `make`.
         threads: worker threads; None: those of the run.
         only: names of the workloads it takes part in; empty: all.
         sweep: takes part in the sweep over activities.
         delays: takes part in workloads with delays.
-        cameras: takes part in workloads of cameras: "own", with the file that it has for all others; "maps", with
+        cameras: takes part in workloads of cameras: "own", with its file for the other workloads; "maps", with
             `contestants/cameras.py`.
     """
 
@@ -69,11 +69,11 @@ class Rival:
         return self.delays or not course.delays
 
     def runs_on(self, device: str) -> bool:
-        """Whether it can race there: on a GPU those of PyTorch can, but not the event-sparse engine."""
+        """Whether it can run on this device: on a GPU only PyTorch contestants, without the event-sparse engine."""
         return device == "cpu" or (self.environment != "jax" and self.kind != "sparsesnn")
 
     def contestant(self, *, cameras: bool) -> tuple[str, dict[str, Any]]:
-        """The file that has it, and the options of its `make`."""
+        """Its module, and the arguments of `make`."""
         return (
             ("cameras", {"library": self.name}) if cameras and self.cameras == "maps" else (self.module, self.options)
         )
@@ -81,7 +81,7 @@ class Rival:
 
 @dataclass(frozen=True)
 class Course:
-    """What is raced on.
+    """A network and its input.
 
     Args:
         net: the network.
@@ -89,8 +89,8 @@ class Course:
         recording: data set of a camera, see `cameras.Camera`; "": random spikes.
         n_steps, n_samples: T and B.
         dt_ms: width of a step of a recording.
-        hidden_activity: spikes per neuron and step that hidden layers are scaled to.
-        rate: input activity where there are no recordings.
+        hidden_activity: target spikes per neuron and step of hidden layers.
+        rate: input activity without recordings.
     """
 
     net: str
@@ -131,7 +131,7 @@ RIVALS = (
         package="sparsesnn",
         semantics="subtract",
         kind="sparsesnn",
-        note="`cpu`, grad_threshold -inf: the gradient of the dense ones",
+        note="`cpu`, grad_threshold -inf: the gradient of the dense contestants",
         options={"grad_threshold": float("-inf")},
         cameras="own",
     ),

@@ -1,4 +1,4 @@
-"""Where the contestants live: virtual environments made once, away from sparsesnn's own."""
+"""The contestants' virtual environments, made once, separate from sparsesnn's own."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pathlib import Path
 
 from rivals.catalog import Rival
 
-#: Python that brainevent needs, and with it the newest JAX
+#: the oldest Python for brainevent, and so for the newest JAX
 JAX_PYTHON = (3, 12)
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Where some contestants run.
+    """The environment of some contestants.
 
     Args:
         python: its interpreter; None if it could not be made.
-        missing: package → why it is not there; "" stands for the environment itself.
+        missing: package → why it is missing; "" stands for the environment itself.
     """
 
     python: Path | None
@@ -37,7 +37,7 @@ class Environment:
 
 
 def own() -> Environment:
-    """The environment that sparsesnn is installed in, which is this one."""
+    """The environment of sparsesnn, which is this one."""
     try:
         metadata.version("sparsesnn")
     except metadata.PackageNotFoundError:
@@ -46,18 +46,18 @@ def own() -> Environment:
 
 
 def prepare(name: str, rivals: Sequence[Rival], folder: Path, *, fresh: bool = False) -> Environment:
-    """Makes the environment `name` with the newest versions that fit together, or finds it as an earlier call left it.
+    """Makes the environment `name` with the newest versions that fit together, or finds that of an earlier call.
 
     Args:
-        rivals: all contestants of this environment, whether they take part or not.
-        folder: holds one folder an environment.
-        fresh: makes it anew.
+        rivals: all contestants of this environment, even those that do not take part.
+        folder: contains a folder for each environment.
+        fresh: makes it again.
     """
     packages = {rival.package: rival.requires or rival.package for rival in rivals if rival.package}
     if name == "own":
         return own()
     if name == "torch":
-        # the PyTorch of sparsesnn itself, so that all race on the same products
+        # sparsesnn's own version of PyTorch, so that all use the same products
         python, base = Path(sys.executable), ["torch==" + metadata.version("torch").partition("+")[0]]
     else:
         python, base = find_python(JAX_PYTHON) or Path(sys.executable), ["jax", "optax"]
@@ -80,13 +80,13 @@ def prepare(name: str, rivals: Sequence[Rival], folder: Path, *, fresh: bool = F
         return Environment(None, {"": f"its environment could not be made: {reason(error.stdout)}"})
     if version_of(python) < JAX_PYTHON and "brainevent" in missing:
         missing["brainevent"] = f"needs Python {'.'.join(map(str, JAX_PYTHON))} or newer, and none was found"
-    if not missing:  # an incomplete one is tried again next time: the network may be back
+    if not missing:  # an incomplete environment is tried again next time: the network may be back
         ready.write_text(json.dumps({"wanted": wanted, "missing": missing}))
     return Environment(place / "bin" / "python", missing)
 
 
 def _install(python: Path, base: list[str], packages: Mapping[str, str]) -> dict[str, str]:
-    """Package → why it could not be installed. All at once, so that versions fit together; else one by one, so that one failure is one failure."""
+    """Package → why it could not be installed. Installs all at once, so that versions match; if that fails, one by one, so that only failing ones are missing."""
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
     try:
         _run([*pip, *base, *packages.values()])
@@ -107,10 +107,10 @@ def _run(command: list[str]) -> None:
 
 
 def reason(output: str | None) -> str:
-    """The line of pip's output that says why: its last error, else its last line."""
+    """The reason in pip's output: its last error, else its last line."""
     lines = [line.strip() for line in (output or "").splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR:")]
-    return (errors or lines or ["it said nothing"])[-1]
+    return (errors or lines or ["no output"])[-1]
 
 
 def find_python(least: tuple[int, int]) -> Path | None:
@@ -119,9 +119,9 @@ def find_python(least: tuple[int, int]) -> Path | None:
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     candidates = [Path(sys.executable), *(Path(p) for name in names if (p := shutil.which(name)))]
     candidates += root.glob("versions/*/bin/python3")
-    found = {path: version_of(path) for path in candidates}
-    able = [path for path, version in found.items() if version >= least]
-    return max(able, key=lambda path: found[path], default=None)
+    versions = {path: version_of(path) for path in candidates}
+    able = [path for path, version in versions.items() if version >= least]
+    return max(able, key=lambda path: versions[path], default=None)
 
 
 def version_of(python: Path) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""samples/s against activity, as a picture."""
+"""A plot of samples/s against activity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes a task: runs where sparsesnn is installed, and asks it for the loss under each contestant's semantics."""
+"""Writes a task: runs in sparsesnn's environment, and computes the loss under each contestant's semantics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rivals.contestants.ours import LONGEST, network
 from rivals.task import Task
 from sparsesnn.bench import Workload
 
-#: how sparsesnn says what `catalog.SEMANTICS` describes
+#: `catalog.SEMANTICS` in sparsesnn's arguments
 VARIANTS: dict[str, Callable[[ss.Network], ss.Network]] = {
     "subtract": lambda net: net,
     "at once": lambda net: _with_hidden(net, reset_decays=True),
@@ -27,12 +27,12 @@ VARIANTS: dict[str, Callable[[ss.Network], ss.Network]] = {
     "axonal": lambda net: net.with_axonal_delays(LONGEST),
     "axonal, trained": lambda net: net.with_axonal_delays(LONGEST, learn=True),
 }
-#: kinds that give a connection another delay
+#: kinds that change the delay of a connection
 OF_ONE_DELAY = ("late", "axonal", "axonal, trained")
 
 
 def make_task(workload: Workload) -> Task:
-    """Weights scaled until the hidden populations are as active as wanted, with kind "subtract"."""
+    """A task with weights scaled to the hidden activity, for kind "subtract"."""
     spikes = workload.spikes()
     model = workload.model("cpu", spikes)
     layers = [layer for layer in model.layers.values() if isinstance(layer, ss.Layer)]
@@ -50,7 +50,7 @@ def make_task(workload: Workload) -> Task:
             continue
         other = ss.Model(variant(network(task)))
         with torch.no_grad():
-            for mine, given in zip(other.layers.values(), layers, strict=True):  # names say delays, which differ
+            for mine, given in zip(other.layers.values(), layers, strict=True):  # names contain delays, which differ
                 for weight, wanted in zip(mine.weights, given.weights, strict=True):  # type: ignore[arg-type]
                     weight.copy_(wanted)
             output = other(spikes)

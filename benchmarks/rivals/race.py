@@ -1,4 +1,4 @@
-"""The rotation: one process a contestant, all kept alive, one at a time at work and all others stopped."""
+"""The rotation: one process per contestant, all kept alive, one running at a time and all others stopped."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from typing import Any
 
 from rivals.catalog import Rival
 
-#: cores used by others during a turn; above it the turn is disturbed
+#: cores used by others during a turn above which the turn is disturbed
 QUIET = 0.15
-#: at most so many times the wanted rounds are run, in the hope of quiet ones
+#: the most rounds, as a multiple of the requested ones, in the hope of quiet ones
 MORE_ROUNDS = 2
 LOAD_LIMIT_S = 900.0  # compiling the whole graph takes minutes
 STEP_LIMIT_S = 300.0
 
 
 class WorkerError(Exception):
-    """A contestant failed; the message is its own."""
+    """A contestant failed, with this message."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Turn:
     Args:
         seconds: median time of a step.
         n_steps: timed steps.
-        cpu: time of all its threads in a step, mean. With one thread it tells the speed even where others use the machine.
-        foreign: cores used by other processes meanwhile; None where the system does not say.
+        cpu: time of all its threads in a step, mean. With one thread it measures the speed even on a shared machine.
+        foreign: cores used by other processes meanwhile; None if unknown.
     """
 
     seconds: float
@@ -50,7 +50,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a contestant said of its first step."""
+    """A contestant's report of its first step."""
 
     loss: float
     first_step_s: float
@@ -63,7 +63,7 @@ class Worker:
     def __init__(
         self, rival: Rival, python: Path, threads: int, folder: Path, cache: Path, device: str = "cpu"
     ) -> None:
-        """Starts it; its log goes to `folder`, what PyTorch compiles to `cache`."""
+        """Starts it; its log goes to `folder`, PyTorch's compiled code to `cache`."""
         self.rival = rival
         self.log = folder / f"{rival.name}.log"
         n = str(threads)
@@ -83,11 +83,11 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                cwd=folder,  # not the repository: its folders would shadow what is installed
+                cwd=folder,  # not the repository, whose folders would shadow installed packages
                 env=environment,
                 text=True,
             )
-        if hasattr(os, "sched_setaffinity"):  # XLA takes as many threads as it has cores
+        if hasattr(os, "sched_setaffinity"):  # XLA uses a thread for each available core
             cores = sorted(os.sched_getaffinity(0))[:threads]
             os.sched_setaffinity(self.process.pid, cores)
 
@@ -121,7 +121,7 @@ class Worker:
         return Turn(median(answer["times"]), len(answer["times"]), answer["cpu"], foreign)
 
     def growth(self) -> int | None:
-        """Bytes of memory above what it held before the first step."""
+        """Bytes of memory above the memory before the first step."""
         growth = self._ask({"do": "memory"}, STEP_LIMIT_S)["growth"]
         return None if growth is None else int(growth)
 
@@ -153,8 +153,8 @@ class Worker:
 def rotate(workers: list[Worker], rounds: int, seconds: float) -> tuple[dict[str, list[Turn]], dict[str, str]]:
     """Turns of each contestant by name; a round is one turn each, and the next begins with another contestant.
 
-    Rounds go on, up to MORE_ROUNDS times as many, until `rounds` of each contestant's turns were quiet. Who fails leaves
-    `workers`, and its reason is the second thing returned.
+    Rounds continue, up to MORE_ROUNDS times `rounds`, until `rounds` of each contestant's turns were quiet. A failed one leaves
+    `workers`, and its reason is in the second result.
     """
     turns: dict[str, list[Turn]] = {worker.rival.name: [] for worker in workers}
     failed: dict[str, str] = {}
@@ -179,7 +179,7 @@ def is_quiet(turn: Turn) -> bool:
 
 
 def quietest(turns: Sequence[Turn], n: int) -> list[Turn]:
-    """The `n` turns least disturbed by others; chosen by their load, never by the time they took."""
+    """The `n` turns least disturbed by others; chosen by their load, never by their time."""
     return sorted(turns, key=lambda turn: turn.foreign or 0.0)[:n]
 
 
@@ -207,13 +207,13 @@ def _busy_seconds() -> float | None:
 
 
 def stolen_seconds() -> tuple[float, float] | None:
-    """Time that the host of a virtual machine gave to others while a core had work, and all time of all cores."""
+    """Time that a virtual machine's host took from busy cores, and the total time of all cores."""
     fields = _core_seconds()
     return None if fields is None else (fields[-1], sum(fields))
 
 
 def _core_seconds() -> list[float] | None:
-    """Of all cores since the system started: user, nice, system, idle, wait, irq, softirq, steal."""
+    """Seconds of all cores since the system started: user, nice, system, idle, wait, irq, softirq, steal."""
     try:
         fields = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     except (OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""Tables for people, JSON for machines; both written to a temporary name first."""
+"""Tables as Markdown, and JSON; both written to a temporary name first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from studies.roofline import cache_sizes
 
 
 def about(threads: int, command: str, root: Path, device: str = "cpu") -> dict[str, Any]:
-    """What ran where and when; `ConfigError` for a device that is not there."""
+    """The conditions of the run; `ConfigError` for a missing device."""
     import sparsesnn
     from sparsesnn.engines.dense.device import device_name, find_device
 
@@ -42,7 +42,7 @@ def about(threads: int, command: str, root: Path, device: str = "cpu") -> dict[s
 
 
 def commit(root: Path) -> str:
-    """Of the tree, with `+` for changes that are not committed; results of earlier runs do not count as changes."""
+    """The commit of the tree, with `+` for uncommitted changes; results of earlier runs do not count as changes."""
     try:
         head = _git(root, "rev-parse", "--short", "HEAD")
         changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
@@ -68,7 +68,7 @@ def _processor() -> str:
 
 
 def _megahertz() -> float | None:
-    """Of the fastest core at this moment; None where the system does not say."""
+    """The current frequency of the fastest core; None if unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -77,7 +77,7 @@ def _megahertz() -> float | None:
 
 
 def conditions(facts: Mapping[str, Any]) -> str:
-    """Frequency, caches and stolen time, in words; `facts["stolen"]` is a share of the time of all cores."""
+    """Frequency, caches and stolen time, as text; `facts["stolen"]` is a share of the time of all cores."""
     parts = [] if facts["mhz"] is None else [f"{facts['mhz']:,.0f} MHz at the start"]
     parts += [f"{level} {n >> 10:,} kB" for level, n in facts["caches"].items()]
     if facts["stolen"] is not None:
@@ -93,10 +93,10 @@ def markdown(
     sweep: Mapping[str, Any] | None,
     guide: str = "../README.md",
 ) -> str:
-    """The whole page; `guide` is the way from its folder to the page that says how it is measured."""
-    gpu = "" if facts["device"] == "cpu" else f"{facts['device']} beside "
+    """The whole page; `guide` is the path from its folder to the page on the method."""
+    gpu = "" if facts["device"] == "cpu" else f"{facts['device']} with "
     lines = [
-        "# One training step, everyone in one run",
+        "# One training step, all contestants in one run",
         "",
         f"{facts['date']}, commit {facts['commit']}, {gpu}{facts['machine']}, {count(facts['threads'], 'thread')} ({facts['isa']}): "
         f"`{facts['command']}`. Forward, cross-entropy of the time-mean readout, backward through time, Adam; "
@@ -119,7 +119,7 @@ def markdown(
         lines += [f"| {name} | {ratio:.2f} |" for name, ratio in found.items()]
     if sweep:
         lines += ["", *sweep_lines(sweep)]
-    lines += ["", "## Losses", "", "A loss is expected by the order of a step; ✓ is within 2e-4 of it.", ""]
+    lines += ["", "## Losses", "", "The expected loss depends on the order of a step; ✓ is within 2e-4 of it.", ""]
     lines += [f"- **{kind}**: {meaning}" for kind, meaning in SEMANTICS.items()]
     return "\n".join(lines) + "\n"
 
@@ -178,7 +178,7 @@ def sweep_disturbance(sweep: Mapping[str, Any]) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Writes the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("w") as file:

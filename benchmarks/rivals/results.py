@@ -1,4 +1,4 @@
-"""What the turns say: speed, spread, agreement of losses, ratios, and where dense wins. Pure functions of plain data."""
+"""Evaluation of the turns: speed, spread, agreement of losses, ratios, and where dense wins. Pure functions of plain data."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from rivals.catalog import Rival
 from rivals.race import Loaded, Turn, is_quiet, quietest
 
-#: allowed relative distance from the expected loss. Sums in another order move a potential by a few ulp, and where it
-#: stood on the threshold a spike appears or goes; other semantics change the loss by some 1e-3.
+#: allowed relative distance from the expected loss. Sums in another order move a potential by a few ulp, and if it
+#: was at the threshold a spike appears or vanishes; other semantics change the loss by about 1e-3.
 TOLERANCE = 2e-4
 
 
@@ -22,13 +22,13 @@ class Result:
     """One contestant on one workload.
 
     Args:
-        name, title, kind, note, version: who.
+        name, title, kind, note, version: the contestant.
         samples_per_s, step_ms: from the median over turns.
-        quartiles_ms: of the turns; the spread between moods of the machine.
+        quartiles_ms: of the turns; the spread between states of the machine.
         cpu_ms: time of all threads in a step, median over turns.
         growth_mb: highest memory of a step above the process with its weights, Adam's state and data; None if unknown.
         loss, expected_loss, semantics, agrees: of the first step.
-        first_step_s: with what is compiled then.
+        first_step_s: including compilation.
         foreign: cores used by others, median over its turns.
         n_quiet: turns without disturbance, of those used.
         n_turns: turns used.
@@ -58,7 +58,7 @@ class Result:
 
 
 def agrees(loss: float, expected: float) -> bool:
-    """Whether a contestant computed the network it says it computes."""
+    """Whether a contestant computed the expected network."""
     return math.isfinite(loss) and abs(loss - expected) <= TOLERANCE * abs(expected)
 
 
@@ -100,40 +100,40 @@ def summarize(
 
 
 def best_dense(results: Iterable[Result]) -> Result | None:
-    """The fastest that is neither sparsesnn's engine nor built on sparse products."""
+    """The fastest contestant that is neither sparsesnn's engine nor built on sparse products."""
     return max((r for r in results if r.kind in ("dense", "library")), key=lambda r: r.samples_per_s, default=None)
 
 
 def ratios(workloads: Mapping[str, Sequence[Result]], points: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """What one reads off the tables: how many times as fast, and how time grows with activity and threads."""
-    found: dict[str, float] = {}
+    """Ratios from the tables: speed-ups, and the growth of time with activity and threads."""
+    result: dict[str, float] = {}
     for workload, results in workloads.items():
         speed = {r.name: r.samples_per_s for r in results}
         if "sparsesnn" not in speed:
             continue
         ours = speed["sparsesnn"]
         if best := best_dense(results):
-            found[f"{workload}: against the best dense ({best.name})"] = ours / best.samples_per_s
+            result[f"{workload}: against the best dense ({best.name})"] = ours / best.samples_per_s
         for name in ("csr", "convolution", "snntorch", "spikingjelly"):
             if name in speed:
-                found[f"{workload}: against {name}"] = ours / speed[name]
+                result[f"{workload}: against {name}"] = ours / speed[name]
         if "sparsesnn-1-thread" in speed:
-            found[f"{workload}: all threads against one"] = ours / speed["sparsesnn-1-thread"]
+            result[f"{workload}: all threads against one"] = ours / speed["sparsesnn-1-thread"]
         for name in ("sparsesnn-axonal", "sparsesnn-trained"):
             if name in speed:
-                found[f"{workload}: time of {name} against sparsesnn"] = ours / speed[name]
+                result[f"{workload}: time of {name} against sparsesnn"] = ours / speed[name]
     ours_at = {p["target"]: p["samples_per_s"].get("sparsesnn") for p in points}
     for more, less in ((0.04, 0.02), (0.002, 0.02)):
         slow, fast = ours_at.get(more), ours_at.get(less)
         if slow and fast:
-            found[f"time at {more:.1%} / at {less:.1%} hidden activity"] = fast / slow
-    return found
+            result[f"time at {more:.1%} / at {less:.1%} hidden activity"] = fast / slow
+    return result
 
 
 def crossing(points: Sequence[Mapping[str, Any]], name: str, others: Sequence[str]) -> float | None:
     """The activity from which on the fastest of `others` is faster than `name`; None if `name` wins everywhere.
 
-    Between two measured points speed is taken as a power of activity: a straight line on the plot.
+    Between two measured points speed is interpolated as a power of activity: a straight line on the plot.
     """
     leads = []
     for point in points:

@@ -1,4 +1,4 @@
-"""What all contestants compute, as a file between environments: spikes, labels, weights, and the losses to reach."""
+"""The contestants' common task, as a file between environments: spikes, labels, weights, and the losses to reach."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 LEARNING_RATE = 1e-12
 BETA = 0.95  # membrane decay of all populations
 THRESHOLD = 1.0
-SLOPE = 10.0  # of the fast sigmoid, where a contestant has it
+SLOPE = 10.0  # of the fast sigmoid, for contestants that have it
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Maps:
     """A network with convolutions; the input's neurons are in the order channels, height, width.
 
     Args:
-        net: as sparsesnn reads it.
-        layers: for all others, see `cameras.layers_of`.
+        net: in sparsesnn's format.
+        layers: for other libraries, see `cameras.layers_of`.
         origin: of the spikes.
     """
 
@@ -48,10 +48,10 @@ class Task:
         weights: float32[n_pre, n_post] per layer, the readout last; of hidden layers with delays float32[n_delays, n_pre, n_post];
             of convolutions float32[channels, channels before, height, width].
         recurrent: per hidden layer float32[n, n], or None.
-        losses: by kind of semantics (`catalog.SEMANTICS`), the cross-entropy that the first step has to reach.
+        losses: by kind of semantics (`catalog.SEMANTICS`), the expected cross-entropy of the first step.
         activity: spikes per neuron and step of each population, with kind "subtract".
         delays: steps; a weight of a hidden layer for each. Empty: one weight, without delay.
-        maps: of a network with convolutions.
+        maps: for a network with convolutions.
     """
 
     spikes: NDArray[np.uint8]
@@ -97,11 +97,11 @@ class Task:
 
     @classmethod
     def load(cls, path: Path) -> Task:
-        """Errors: `ValueError` for a file that is no task."""
+        """Reads a task. Errors: `ValueError` for other files."""
         with np.load(path, allow_pickle=False) as file:
             missing = {"about", "spikes", "labels", "weight0"} - set(file.files)
             if missing:
-                raise ValueError(f"{path}: has no {sorted(missing)}; give a file that Task.save wrote")
+                raise ValueError(f"{path}: has no {sorted(missing)}; give a file of Task.save")
             about = json.loads(file["about"].tobytes())
             n_layers = sum(name.startswith("weight") for name in file.files)
             spikes = np.unpackbits(file["spikes"], axis=-1, count=about["n_input"])

@@ -1,8 +1,8 @@
-"""One contestant in a process of its own: reads one JSON command a line, answers with one JSON line.
+"""One contestant in a separate process: reads one JSON command a line, answers with one JSON line.
 
 load {task}           builds network and data, takes the first step (compiling, if it compiles)
 steps {seconds}       one step to warm up, then steps until the time is over, at least one
-memory                highest memory since the first step ended, above what was there before the first step
+memory                highest memory since the first step ended, above the memory before the first step
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a library prints goes to the log
+    os.dup2(2, 1)  # output of libraries goes to the log
     _die_with_parent()
     (rival,) = chosen([options.name])
     contestant = Contestant(rival, options.threads, options.device)
-    with contextlib.suppress(Exception):  # imports take seconds: all workers do them while the first ones load
+    with contextlib.suppress(Exception):  # imports take seconds: all workers import while the first ones load
         importlib.import_module(contestant.module)
     for line in sys.stdin:
         try:
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _die_with_parent() -> None:
-    """A stopped process would outlive a race that was killed (Linux)."""
+    """Ends this process with its parent (Linux): a stopped process would outlive a killed race."""
     pr_set_pdeathsig = 1
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGKILL))
@@ -80,18 +80,18 @@ class Contestant:
         loaded = Task.load(Path(task))
         name, options = self.rival.contestant(cameras=loaded.maps is not None)
         module = importlib.import_module(f"rivals.contestants.{name}")
-        with self._on_device():  # while it is made alone: a default device costs each call of PyTorch some microseconds
+        with self._on_device():  # only while it is made: a default device costs each call of PyTorch some microseconds
             self.step = module.make(loaded, **options)
         gc.collect()
         self.at_rest = self._in_use()
         start = time.perf_counter()
         loss = self.step()
         first = time.perf_counter() - start
-        self._reset_peak()  # what compiling took is no part of a step
+        self._reset_peak()  # memory of compilation is not that of a step
         return {"loss": loss, "first_step_s": first, "version": self._version()}
 
     def steps(self, seconds: float) -> dict[str, Any]:
-        assert self.step is not None, "load comes first"
+        assert self.step is not None, "load must come first"
         self.step()
         self._wait()
         times: list[float] = []
@@ -107,7 +107,7 @@ class Contestant:
         peak = self._peak()
         return {"growth": None if peak is None or self.at_rest is None else peak - self.at_rest}
 
-    # where it runs, what a GPU is still doing, and its memory; a processor's work is done when a call returns
+    # device, synchronization and memory; a CPU's work is done when a call returns
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         if self.device == "cpu":
@@ -149,7 +149,7 @@ class Contestant:
 
 
 def start_peak() -> int | None:
-    """Gives free memory back, forgets the high-water mark, and returns the bytes in use; None where unknown."""
+    """Returns free memory, resets the high-water mark, and returns the bytes in use; None if unknown."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):
@@ -158,7 +158,7 @@ def start_peak() -> int | None:
 
 
 def reset_peak() -> bool:
-    """Sets the high-water mark to what is in use now (Linux)."""
+    """Sets the high-water mark to the memory in use (Linux)."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

@@ -9,7 +9,7 @@ from studies import convergence_options, loading_options, roofline_options, swee
 
 
 def parser() -> Parser:
-    """Its commands are the studies."""
+    """The parser with a command for each study."""
     made = Parser(prog="./dev bench", description="Studies of sparsesnn itself; they take minutes to hours.")
     commands = made.add_subparsers(dest="command", metavar="STUDY")
     convergence_options.register(commands)

@@ -1,4 +1,4 @@
-// What the caches and the memory give to one thread; roofline.py compiles it for this machine.
+// The bandwidth of caches and memory for one thread; roofline.py compiles it for this machine.
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -18,7 +18,7 @@ static double now(void) {
   return t.tv_sec + 1e-9 * t.tv_nsec;
 }
 
-// Bytes per second of going over `n_bytes` again and again for `seconds`: reading them, or reading, adding to and writing
+// Bytes per second of passing over `n_bytes` repeatedly for `seconds`: reading them, or reading, adding to and writing
 // them, which counts the bytes twice. Integers are added, which compilers may do in any order.
 double bandwidth(size_t n_bytes, int update, double seconds) {
   const size_t n = (n_bytes / (8 * sizeof(Vector)) + 1) * 8;
@@ -39,7 +39,7 @@ double bandwidth(size_t n_bytes, int update, double seconds) {
           a += data[k], b += data[k + 1], c += data[k + 2], d += data[k + 3];
           e += data[k + 4], f += data[k + 5], g += data[k + 6], h += data[k + 7];
         }
-      __asm__ volatile("" ::: "memory");  // each round reads again
+      __asm__ volatile("" ::: "memory");  // each round must read again
     }
     n_rounds += rounds;
     elapsed = now() - start;

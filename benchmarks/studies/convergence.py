@@ -1,7 +1,7 @@
 """Does event sparsity cost accuracy? Dense and sparse training of one network on one data set, over seeds.
 
 Every variant starts, seed by seed, from the same random weights, scaled by its own rules to the same activity, and sees
-the same batches. The epoch is chosen on a validation part taken from the training part; the test part is looked at once.
+the same batches. The epoch is chosen on a validation part taken from the training part; the test part is used once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T_QUANTILES = (
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to train: a backend, what its lists have room for, and who is listed.
+    """One way to train: a backend, the capacity of its lists, and the listing threshold.
 
     Args:
         max_activity: capacity as a share of a layer's neurons; None: no limit.
@@ -52,14 +52,14 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """For tables, plots and folders."""
+        """The name in tables, plots and folders."""
         if self.backend == "dense":
             return "dense"
         room = "no limit" if self.max_activity is None else f"max {100 * self.max_activity:g} %"
         return f"sparse, {room}, grad_threshold {self.grad_threshold:g}"
 
     def config(self, base: Config, seed: int, initial_activity: float) -> Config:
-        """The base with this variant's choices."""
+        """The base configuration with this variant's settings."""
         net: dict[str, Any] = {"grad_threshold": self.grad_threshold}
         if self.max_activity is not None:
             net["capacity"] = max(1, round(self.max_activity * _hidden_size(base)))
@@ -75,7 +75,7 @@ class Variant:
 
 
 DENSE = Variant("dense", None, -math.inf)
-#: as (share of a layer's neurons, grad_threshold); a grad_threshold of 1, the threshold, lists spikes alone
+#: as (share of a layer's neurons, grad_threshold); a grad_threshold of 1, the threshold, lists spikes only
 SETTINGS = ((0.1, 0.9), (0.05, 0.9), (0.05, 0.5), (0.1, 1.0))
 
 
@@ -87,14 +87,14 @@ def bench_convergence(
     seeds: Sequence[int] = (0, 1, 2),
     stream: TextIO | None = None,
 ) -> list[Row]:
-    """Trains what the folder does not hold yet; returns a row a variant.
+    """Trains the runs that the folder lacks; returns a row a variant.
 
     Writes convergence.json and .csv (a row a run), summary.json, summary.csv and summary.md (a row a variant, means
     with 95 % confidence intervals over seeds), convergence.png, and the runs themselves.
 
     Args:
         base: data set, network, epochs; validation has to be taken from the training part.
-        settings: (max activity, grad_threshold) of the limited variants, beside dense and sparse without a limit.
+        settings: (max activity, grad_threshold) of the limited variants, besides dense and sparse without a limit.
         seeds: of initial weights, order of samples and augmentation.
 
     Errors: `ConfigError` for a base without validation, with hidden layers of several sizes, or seeds given twice.
@@ -108,7 +108,7 @@ def bench_convergence(
     if len(set(names)) != len(names):
         raise ConfigError(f"bench convergence: two settings are the same: {', '.join(names)}; give each once")
     rooms = [variant.max_activity for variant in variants if variant.max_activity is not None]
-    # half of the smallest room: what all can reach, and none begins with full lists
+    # half of the smallest capacity: all variants can reach it, and none begins with full lists
     initial = min([base.init.activity, *(0.5 * room for room in rooms)])
     plain = base.to_dict()
     for section, key in (("data", "dir"), ("data", "cache_dir"), ("train", "threads"), ("train", "seed")):
@@ -131,15 +131,15 @@ def bench_convergence(
             "valid_by_epoch": [record["valid_accuracy"] for record in records],
         }
 
-    found = rows.run([{"variant": name, "seed": seed} for seed in seeds for name in names], measure)
-    found = [row for row in found if row["variant"] in names and row["seed"] in seeds]
-    summary = summarize(found, names)
+    results = rows.run([{"variant": name, "seed": seed} for seed in seeds for name in names], measure)
+    results = [row for row in results if row["variant"] in names and row["seed"] in seeds]
+    summary = summarize(results, names)
     write_atomically(folder / "summary.json", (strict_json(summary, indent=1) + "\n").encode())
     write_csv(folder / "summary.csv", summary)
     write_atomically(folder / "summary.md", describe(base, summary, len(seeds), initial).encode())
     draw(
         plot,
-        found,
+        results,
         names,
         folder / "convergence.png",
         f"{base.data.name}, {base.net.text}, {count(len(seeds), 'seed')}",
@@ -174,17 +174,17 @@ def summarize(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
 
 
 def describe(base: Config, summary: Sequence[Row], n_seeds: int, initial_activity: float) -> str:
-    """What was done and found, for a reader without the code."""
+    """A summary of method and results, for a reader without the code."""
     lines = [
         f"# Convergence: {base.data.name}, network {base.net.text}",
         "",
         f"{base.train.epochs} epochs of batches of {base.train.batch}, {count(n_seeds, 'seed')}. Validation part: `{base.data.valid}`, "
-        "taken from the training part; it chose the epoch. The test part was looked at once. All variants begin with an "
+        "taken from the training part; it chose the epoch. The test part was used once. All variants begin with an "
         f"activity of {100 * initial_activity:g} % and see the same batches.",
         "",
         "dense: every neuron gets a gradient (backpropagation through time). sparse: only neurons whose potential is above "
         "grad_threshold do; grad_threshold 1 means only those that fired (the threshold is 1). max: lists have room for "
-        "that share of a layer's neurons; what does not fit is dropped.",
+        "that share of a layer's neurons; further candidates are dropped.",
         "",
         "| variant | test accuracy, % | against dense, points | epochs to the best | training samples/s | activity, % | "
         "dropped |",
@@ -199,7 +199,7 @@ def describe(base: Config, summary: Sequence[Row], n_seeds: int, initial_activit
     lines += [
         "",
         "± is the 95 % confidence interval of the mean over seeds (Student's t). A difference against dense whose interval "
-        "holds 0 is not told apart from chance by these seeds. Activity: spikes per neuron and step, and dropped: candidates "
+        "contains 0 cannot be distinguished from chance with these seeds. Activity: spikes per neuron and step, and dropped: candidates "
         "without a slot, both on the test part, all seeds.",
         "",
         "Files: convergence.csv (a row a run), summary.csv (this table), convergence.png, runs/ (every run: its "
@@ -244,14 +244,14 @@ def plot(rows: Sequence[Row], names: Sequence[str], path: Path, title: str) -> N
 
 
 def _hidden_size(base: Config) -> int:
-    """Neurons of the hidden layers, whose size has to be one: a capacity counts ids."""
+    """Neurons of a hidden layer; all must have the same size, because a capacity counts ids."""
     if base.net.populations:
         raise ConfigError("bench convergence: describe the network by net.text, not by populations")
     sizes = {int("".join(c for c in part if c.isdigit())) for part in base.net.text.split("-")[1:-1]}
     if len(sizes) != 1:
         raise ConfigError(
             f"bench convergence: net.text is {base.net.text!r}; a share of a layer's neurons has one meaning only if all "
-            "hidden layers have one size: give such as auto-128-128-auto"
+            "hidden layers have one size: give, for example, auto-128-128-auto"
         )
     return sizes.pop()
 
@@ -262,22 +262,22 @@ def _slug(name: str) -> str:
 
 def as_settings(text: str) -> tuple[tuple[float, float], ...]:
     """`"5:0.9,2:0.5"` (percent : grad_threshold) → ((0.05, 0.9), (0.02, 0.5)); "" → ()."""
-    found = []
+    settings = []
     for part in text.split(",") if text else []:
         room, _, threshold = part.partition(":")
         try:
-            found.append((float(room) / 100, float(threshold)))
+            settings.append((float(room) / 100, float(threshold)))
         except ValueError:
             raise ConfigError(
                 f"--settings: is {text!r}; give max activity in percent and grad_threshold, such as 5:0.9,2:0.5"
             ) from None
-    return tuple(found)
+    return tuple(settings)
 
 
 def default_base(name: str, given: Sequence[Mapping[str, Any]]) -> Config:
-    """What the command trains unless told otherwise: one recurrent layer of 128 neurons, 40 epochs; minutes in all.
+    """The command's default: one recurrent layer of 128 neurons, 40 epochs; minutes in all.
 
-    A recipe under which a recurrent layer learns in few epochs: the mean potential as readout, the gradient through the
+    A recipe with which a recurrent layer learns in few epochs: the mean potential as readout, the gradient through the
     reset, clipped gradients, an upper bound on the activity, a falling learning rate.
     """
     below: dict[str, Any] = {

@@ -19,7 +19,7 @@ examples:
 what is trained, once a seed: dense (every neuron gets a gradient), sparse without a limit, and sparse with each of
   --settings, max activity in percent of a layer's neurons : grad_threshold (1: only neurons that fired get a gradient).
 --out holds summary.md (read this), summary.csv, convergence.csv (a row a run), convergence.png and runs/; a benchmark
-  that was stopped goes on where it stopped. Validation is taken from the training part and chooses the epoch."""
+  that was stopped continues where it stopped. Validation is taken from the training part and chooses the epoch."""
 
 
 def register(what: Any) -> None:

@@ -1,13 +1,13 @@
-"""One epoch of loading: our stream beside what Tonic and PyTorch offer, and how long training waits for it.
+"""One epoch of loading: our stream next to those of Tonic and PyTorch, and how long training waits for it.
 
-What is raced, each over the whole training part, shuffled, in batches, with frames or lists of the same time steps:
+The contestants, each over the whole training part, shuffled, in batches, with frames or lists of the same time steps:
 
-    tonic         Tonic's data set with `ToFrame`, and PyTorch's `DataLoader` with worker processes: the way of tutorials
+    tonic         Tonic's data set with `ToFrame`, and PyTorch's `DataLoader` with worker processes: as in tutorials
     disk cache    the same frames from Tonic's `DiskCachedDataset`, filled before, with the same `DataLoader`
-    stream        our cache and stream, spike lists: what the engine takes
-    frames        our stream, made dense frames as the others hand out: what a dense network takes
+    stream        our cache and stream, spike lists: the engine's input
+    frames        our stream, converted to dense frames like the others: a dense network's input
 
-The rounds are interleaved, so that a busy machine slows down all alike. All are read once before the clock runs.
+The rounds are interleaved, so that a busy machine slows down all equally. All data are read once before timing.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ _N_COMPARED = 100
 
 @dataclass(frozen=True)
 class LoadingResult:
-    """What `bench_loading` measured.
+    """The results of `bench_loading`.
 
     Args:
         epoch_s: per way of loading, seconds of every epoch.
-        prepare_s: seconds that a cache took to fill, once: of "disk cache" and of "stream" (0 if it was there).
+        prepare_s: seconds to fill a cache, once: of "disk cache" and of "stream" (0 if it was there).
         faster: how many times faster an epoch of "stream" is than one of the others, medians.
         training: per augmentation: samples per second, `wait_share` (share of the time that the engine waited for
-            batches), `augment_share` (processor time of making an epoch's batches with the augmentation less that
+            batches), `augment_share` (processor time to make an epoch's batches with the augmentation less that
             without, over the processor time of all threads that train the epoch: both are the same on a busy machine).
             Empty if nothing was trained.
-        data, n_samples, n_steps, n_neurons, n_spikes: what was loaded; spikes are those of all samples.
-        batch, n_workers, rounds, net, threads, isa, machine: how.
+        data, n_samples, n_steps, n_neurons, n_spikes: the loaded data; spikes are those of all samples.
+        batch, n_workers, rounds, net, threads, isa, machine: the conditions.
     """
 
     epoch_s: dict[str, list[float]]
@@ -76,7 +76,7 @@ class LoadingResult:
     machine: str
 
     def table(self) -> str:
-        """For people."""
+        """The result as a text table."""
         lines = [
             f"{self.data}: {self.n_samples:,} samples, {self.n_steps} steps, {self.n_neurons:,} neurons, "
             f"{self.n_spikes / max(1, self.n_samples):,.0f} spikes a sample; batch {self.batch}, "
@@ -119,17 +119,17 @@ def bench_loading(
         name: one of `TONIC_CLASSES`; `data_dir` holds the folder of Tonic's class.
         cache_dir: of our cache; None: the default place.
         parameters: of the data set (`sparsesnn.datasets.defaults`); duplicates must be "binary" and the saccade of
-            N-MNIST 0 or 1, for Tonic's frames know nothing else.
+            N-MNIST 0 or 1, because Tonic's frames support nothing else.
         batch, n_workers: samples in a batch; worker processes of the `DataLoader`.
         rounds: epochs of each, interleaved.
-        network: makes, for that many neurons and classes, the network that is trained to see how long it waits; its
+        network: makes, for the data's numbers of neurons and classes, the network that is trained to measure waiting; its
             hidden populations are brought to 2 % activity. None: trains nothing.
-        augment: trained with too, where given.
-        train_epochs: timed epochs of training, after one that is not.
+        augment: if given, the network is trained with it too.
+        train_epochs: timed epochs of training, after an untimed one.
 
     Raises:
-        ConfigError: a data set that Tonic has no frames of.
-        DataError: the frames hold other spikes than the lists.
+        ConfigError: a data set without frames in Tonic.
+        DataError: frames and lists have different spikes.
         MissingDependencyError: Tonic is not installed.
     """
     if name not in TONIC_CLASSES:
@@ -209,7 +209,7 @@ def _tonic_frames(name: str, data_dir: Path, parameters: Mapping[str, Any]) -> A
     if pool > 1:
         _, height, _ = parent.sensor_size
         frames = tonic.transforms.Compose([frames, _Pool(pool, image=height > 1)])
-    # a part of a set, or one without its archive, is as good here: Tonic would want to fetch the rest
+    # a part of a set, or one without its archive, is sufficient here: Tonic would download the rest
     kind = type(parent.__name__, (parent,), {"_check_exists": lambda _: True})
     options: dict[str, Any] = {"split": "train"} if name == "ssc" else {"train": True}
     if name == "nmnist":
@@ -238,7 +238,7 @@ def _disk_cached(frames: Any, folder: str) -> Any:
 
 
 def _loader(dataset: Any, batch: int, n_workers: int) -> Iterator[Any]:
-    """The epoch of a `DataLoader`; its frames are equally long, so plain stacking does."""
+    """The epoch of a `DataLoader`; its frames have equal lengths, so plain stacking works."""
     return iter(torch.utils.data.DataLoader(dataset, batch_size=batch, shuffle=True, num_workers=n_workers))
 
 
@@ -251,14 +251,14 @@ def _check_equal(frames: Any, event_set: EventSet) -> None:
     """Raises `DataError` unless Tonic's frames hold the spikes of our samples, with their values where spikes count."""
     if len(frames) != len(event_set):
         raise DataError(f"bench loading: Tonic has {len(frames)} samples, our cache {len(event_set)}")
-    # files are listed in another order by Tonic: samples are known by what they hold
+    # Tonic lists files in another order: samples are identified by their content
     ours = {_sample(event_set, k) for k in range(len(event_set))}
     step = max(1, len(frames) // _N_COMPARED)
     for k in range(0, len(frames), step):
         frame, label = frames[k]
         values = b"" if event_set.values is None else frame[frame != 0].astype(np.int64).tobytes()
         if (int(label), np.flatnonzero(frame).tobytes(), values) not in ours:
-            raise DataError(f"bench loading: sample {k} of Tonic is none of ours; the comparison would not be fair")
+            raise DataError(f"bench loading: sample {k} of Tonic is not in our data; the comparison would not be fair")
 
 
 def _sample(event_set: EventSet, k: int) -> tuple[int, bytes, bytes]:
@@ -281,7 +281,7 @@ def _model(network: Network, event_set: EventSet, batch: int) -> Model:
 
 
 def _train(model: Model, event_set: EventSet, batch: int, augment: Augment | None, n_epochs: int) -> dict[str, float]:
-    """Trains with a learning rate of 0: the update costs what it costs, and the activity stays what it was."""
+    """Trains with a learning rate of 0: the update takes its usual time, and the activity does not change."""
     stream = Stream(event_set, None, batch, shuffle=True, seed=0, augment=augment)
     decoding = "mean" if isinstance(model.network.populations[model.network.output], LI) else "count"
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
@@ -297,17 +297,17 @@ def _train(model: Model, event_set: EventSet, batch: int, augment: Augment | Non
             processor_s += time.process_time() - before
             waited += stream.wait_s - waited_before
             n_samples += stream.n_samples
-    found = {"samples_per_s": n_samples / seconds, "wait_share": waited / seconds}
+    figures = {"samples_per_s": n_samples / seconds, "wait_share": waited / seconds}
     if augment:
         plain = Stream(event_set, None, batch, shuffle=True, seed=0, prefetch=0)
         own = Stream(event_set, None, batch, shuffle=True, seed=0, augment=augment, prefetch=0)
         cost = min(_processor_s(own, k) for k in range(3)) - min(_processor_s(plain, k) for k in range(3))
-        found["augment_share"] = cost / (processor_s / n_epochs - cost)
-    return found
+        figures["augment_share"] = cost / (processor_s / n_epochs - cost)
+    return figures
 
 
 def _processor_s(stream: Stream, epoch: int) -> float:
-    """Processor time of making the batches of an epoch, without a thread."""
+    """Processor time to make the batches of an epoch, without a thread."""
     started = time.thread_time()
     _exhaust(stream.epoch(epoch))
     return time.thread_time() - started

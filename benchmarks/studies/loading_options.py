@@ -21,17 +21,17 @@ examples:
   ./dev bench loading nmnist --data DIR --rounds 5 --json
   ./dev bench loading --config configs/fsdd_cochlea.toml --data DIR     its time steps, network and augmentation
 
-what is raced: Tonic's data set with ToFrame and a DataLoader (tonic), the same from Tonic's DiskCachedDataset (disk
-  cache), our stream of spike lists (stream), and our stream made dense frames (frames). Then a network is trained from
-  the stream, to see what share of the time it waits for batches.
-DIR is the folder that holds Tonic's folder (SHD, SSC or NMNIST); parts of a set will do. Needs: pip install
+contestants: Tonic's data set with ToFrame and a DataLoader (tonic), the same from Tonic's DiskCachedDataset (disk
+  cache), our stream of spike lists (stream), and our stream as dense frames (frames). Then a network is trained from
+  the stream, to measure the share of the time it waits for batches.
+DIR is the folder that holds Tonic's folder (SHD, SSC or NMNIST); parts of a set suffice. Needs: pip install
   'sparsesnn[data]'."""
 
 
 def register(what: Any) -> None:
     text = (
         "one epoch of loading, compared with Tonic and PyTorch: "
-        "Times an epoch of loading in every way there is, interleaved, and how long training waits."
+        "Times an epoch of loading in every way, interleaved, and how long training waits."
     )
     flags = "threads"
     parser = add_parser(what, "loading", text, EXAMPLES, _loading, flags)
@@ -45,7 +45,9 @@ def register(what: Any) -> None:
     )
     parser.add_argument("--cache", metavar="DIR", help="folder of our cache (default: the usual one)")
     parser.add_argument("--batch", type=int, metavar="B", help="samples (default: 48, or that of --config)")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="of the DataLoader (default: %(default)s)")
+    parser.add_argument(
+        "--workers", type=int, default=2, metavar="N", help="worker processes of the DataLoader (default: %(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="epochs of each (default: %(default)s)")
     parser.add_argument(
         "--hidden",

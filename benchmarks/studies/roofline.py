@@ -1,10 +1,10 @@
-"""The least that a training step has to move, the bandwidth of this machine's caches, and the share of it that is reached.
+"""The least data that a training step must move, the bandwidth of this machine's caches, and the share of it that is reached.
 
-Floor of a phase = Σ over its streams of bytes / bandwidth of the level that holds them, or of the additions of what is read,
-where those take longer. Counted is what the spikes of this very step require, once each, as if all else were free:
+Floor of a phase = Σ over its streams of bytes / bandwidth of the level that holds them, or its additions / their rate,
+if that is longer. It counts only the data required by the spikes of this step, once each, as if all else were free:
 
-    deliver        a weight row piece of 4·W bytes for each delivered spike and tile          read, where the columns lie
-                   recurrent: a row of weights for each spike of the layer's own              read, L2 as much as fits, else beyond
+    deliver        a weight row piece of 4·W bytes for each delivered spike and tile          read, at the columns' level
+                   recurrent: a row of weights for each spike of the layer's own              read, L2 as far as it fits, else beyond
     step           the state, 4·N bytes in and out a step and sample, of each state           update, L1
     collect        id, distance and value of each listed neuron; two bit masks a neuron       update, L2
     sort           row and slot of each event, read and sorted by sender; q of each slot      update, L2
@@ -12,12 +12,12 @@ where those take longer. Counted is what the spikes of this very step require, o
                    recurrent: a row of weights for each listed neuron                         read, likewise
     deliver_grad   a row piece of ∂L/∂i for each event, shared by both gradients              read, L2
                    and W additions for each of the two
-                   weights, read, and their gradient, in and out, once a chunk                where the weights lie
-    optimizer      weight, gradient and Adam's moments, 16 bytes in and 12 out a weight       update, where they lie
+                   weights, read, and their gradient, in and out, once a chunk                at the weights' level
+    optimizer      weight, gradient and Adam's moments, 16 bytes in and 12 out a weight       update, at their level
 
-Deliver and step are one loop of the engine, its phase "forward": step is what that takes on no spikes, deliver the rest. W neurons a
-tile, N neurons of a population. An addition takes as long as four bytes from L1, for processors add as fast as they load;
-so additions are counted only where there are more of them than numbers that are read.
+Deliver and step are one loop of the engine, its phase "forward": step is its time without spikes, deliver the rest. W neurons a
+tile, N neurons of a population. An addition takes as long as four bytes from L1, because processors add as fast as they load;
+so additions count only if they outnumber the numbers read.
 Source: Williams, Waterman, Patterson, "Roofline" (2009), with one roof a memory level.
 """
 
@@ -50,13 +50,13 @@ from sparsesnn.wording import count
 SOURCE = Path(__file__).with_name("bandwidth.c")
 LEVELS = ("L1", "L2", "L3", "memory")
 PHASES = ("deliver", "step", "collect", "sort", "step_grad", "deliver_grad", "optimizer")
-#: times that the machine is measured between the steps
+#: number of measurements of the machine between the steps
 N_LOOKS = 3
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Bytes that a phase moves through one level: `update` if they are read and written (both counted), else read; and what is added
+    """Bytes that a phase moves through one level: `update` if they are read and written (both counted), else read; and the additions
     meanwhile."""
 
     phase: str
@@ -75,7 +75,7 @@ class Machine:
     update: Mapping[str, float]
 
     def level_of(self, n_bytes: float) -> str:
-        """The smallest level that holds so many bytes."""
+        """The smallest level that holds `n_bytes`."""
         return next((level for level in LEVELS[:3] if n_bytes <= self.caches[level]), "memory")
 
 
@@ -94,9 +94,9 @@ def _measure() -> Any:
             ) from None
         if done.returncode:
             raise ConfigError(f"bench roofline: {compiler} cannot compile {SOURCE}: {done.stderr.strip()}")
-        found = ctypes.CDLL(str(library)).bandwidth
-    found.argtypes, found.restype = (ctypes.c_size_t, ctypes.c_int, ctypes.c_double), ctypes.c_double
-    return found
+        function = ctypes.CDLL(str(library)).bandwidth
+    function.argtypes, function.restype = (ctypes.c_size_t, ctypes.c_int, ctypes.c_double), ctypes.c_double
+    return function
 
 
 def measure_bandwidth(n_bytes: int, update: bool, seconds: float, n_threads: int) -> float:
@@ -112,7 +112,7 @@ def measure_bandwidth(n_bytes: int, update: bool, seconds: float, n_threads: int
 
 
 def measure_machine(threads: int, seconds: float = 0.01) -> Machine:
-    """Bandwidths of this machine with `threads` threads; takes about 8·`seconds`, and some memory for a while."""
+    """Bandwidths of this machine with `threads` threads; takes about 8·`seconds`, and temporarily some memory."""
     caches = cache_sizes()
     l3 = max(2 * caches["L2"], min(caches["L3"] // (2 * threads), 16 << 20))
     footprints = {
@@ -140,7 +140,7 @@ def typical(machines: Sequence[Machine]) -> Machine:
 def cache_sizes(described: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict[str, int]:
     """Bytes of a core's first and second cache, and of the third, which cores share.
 
-    From where Linux describes the caches; usual sizes where it does not.
+    From Linux's description of the caches; usual sizes without one.
     """
     sizes = {"L1": 32 << 10, "L2": 512 << 10, "L3": 16 << 20}
     for cache in described.glob("index*"):
@@ -148,13 +148,13 @@ def cache_sizes(described: Path = Path("/sys/devices/system/cpu/cpu0/cache")) ->
             kind, level, size = ((cache / name).read_text().strip() for name in ("type", "level", "size"))
             if kind != "Instruction" and f"L{level}" in sizes:
                 sizes[f"L{level}"] = int(size.removesuffix("K")) << 10
-        except (OSError, ValueError):  # a system that lists caches in another way
+        except (OSError, ValueError):  # a system that lists caches differently
             continue
     return sizes
 
 
 def streams(model: Model, spikes: SpikeBatch, output: Output, machine: Machine) -> Iterator[Stream]:
-    """All that one training step on `spikes` has to move; `output` says which neurons fired and were listed."""
+    """All streams of one training step on `spikes`; `output` contains the fired and listed neurons."""
     lists: dict[str, SpikeBatch] = {model.network.inputs[0]: spikes}
     lists |= {name: x for name, x in output.spikes.items() if isinstance(x, SpikeBatch)}
     for name, layer in model.layers.items():
@@ -170,7 +170,7 @@ def _layer_streams(
     layer: Layer, senders: list[SpikeBatch], wanted: list[bool], own: SpikeBatch | None, machine: Machine
 ) -> Iterator[Stream]:
     n, rows = layer.population.n, senders[0].n_steps * senders[0].n_samples
-    chunks = -(-rows // _core.chunk_plan(-(-n // 64))[0])  # about: groups of samples stay whole
+    chunks = -(-rows // _core.chunk_plan(-(-n // 64))[0])  # approximate: groups of samples stay whole
     weight_bytes = 2 if layer.weight_dtype == "bfloat16" else 4
     n_pre = sum(c.n_pre for c in layer.incoming)
     columns = machine.level_of(weight_bytes * sum(layer.n_pre) * min(n, 64))  # of one tile
@@ -189,7 +189,7 @@ def _layer_streams(
         n_bytes = weight_bytes * n * own.ids.numel() * n_loops
         yield from _rows("step_grad", n_bytes, weight_bytes * n * n * n_loops, machine)
     n_rows = sum(n_events) + own_spikes
-    n_shared = sum(k for k, w in zip(n_spikes, wanted, strict=True) if w)  # spikes that have both gradients
+    n_shared = sum(k for k, w in zip(n_spikes, wanted, strict=True) if w)  # spikes with both gradients
     yield Stream("deliver_grad", "L2", False, 4 * n * n_rows, n_additions=n * (n_rows + n_shared))
     all_weights = machine.level_of(8 * n_pre * n)
     yield Stream("deliver_grad", all_weights, True, 8 * n_pre * n * chunks)
@@ -198,7 +198,7 @@ def _layer_streams(
 
 
 def _rows(phase: str, n_bytes: int, weights: int, machine: Machine) -> Iterator[Stream]:
-    """Rows in an order that spikes decide, of so many bytes of weights: a core's L2 has no more of them than fit."""
+    """Rows in an order determined by spikes, from weights of `weights` bytes, of which a core's L2 holds only a part."""
     if n_bytes:
         cached = min(1.0, machine.caches["L2"] / weights)
         yield Stream(phase, "L2", False, cached * n_bytes)
@@ -231,26 +231,26 @@ def engine_phases(seconds: Mapping[str, float], step_s: float) -> dict[str, floa
 def step_seconds(model: Model, spikes: SpikeBatch, repeats: int = 5) -> float:
     """Median seconds of the forward loops if no spike is delivered: without input and bias, no neuron fires."""
     silent = SpikeBatch.from_dense(torch.zeros(spikes.n_steps, spikes.n_samples, spikes.n_neurons))
-    found = []
+    seconds = []
     for _ in range(repeats):
         _core.phase_seconds(reset=True)
         model(silent)
-        found.append(float(_core.phase_seconds(reset=True)["forward"]))
-    return median(found)
+        seconds.append(float(_core.phase_seconds(reset=True)["forward"]))
+    return median(seconds)
 
 
 @dataclass(frozen=True)
 class RooflineResult:
-    """What `bench_roofline` measured.
+    """The results of `bench_roofline`.
 
     Args:
         step_ms: median time of a step.
         phases_ms: of each phase; "pack" copies weights into tiles, "other" is the rest of a step: Python, PyTorch and waiting.
-        floor_ms: the least time of each phase and in total on this machine, from the bytes that it has to move and its additions.
+        floor_ms: the least time of each phase and in total on this machine, from its bytes and additions.
         share: floor over time.
         floor_1_thread_ms: the total floor on one thread of the same machine.
-        bandwidth: bytes per second that were measured, "read" and "update" of each memory level.
-        threads, machine, workload: what ran where.
+        bandwidth: measured bytes per second, "read" and "update" of each memory level.
+        threads, machine, workload: the conditions.
     """
 
     step_ms: float
@@ -264,7 +264,7 @@ class RooflineResult:
     workload: dict[str, Any]
 
     def table(self) -> str:
-        """For people."""
+        """The result as a text table."""
         w, total = self.workload, self.floor_ms["total"]
         lines = [
             f"{w['net']}, T={w['n_steps']}, batch {w['n_samples']}, {count(self.threads, 'thread')}, {self.machine}",
@@ -291,7 +291,7 @@ class RooflineResult:
 def bench_roofline(workload: Workload, *, repeats: int = 15, warm_up: int = 3) -> RooflineResult:
     """Medians over `repeats` training steps on the engine, with its threads.
 
-    In between, the machine's bandwidths are measured three times: its clock and its neighbors change while it works.
+    In between, the machine's bandwidths are measured three times: its clock and the load of its neighbors vary.
     """
     check_repeats(repeats)
     spikes, labels = workload.spikes(), workload.labels()
@@ -307,7 +307,7 @@ def bench_roofline(workload: Workload, *, repeats: int = 15, warm_up: int = 3) -
             machines.append(measure_machine(threads))
             single.append(machines[-1] if threads == 1 else measure_machine(1))
             steps.append(step_seconds(model, spikes))
-            # not timed: brings back into the caches what they hold in training
+            # not timed: restores the caches to their state in training
             train_step(model, optimizer, spikes, labels)
         _core.phase_seconds(reset=True)
         times.append(train_step(model, optimizer, spikes, labels)[2])

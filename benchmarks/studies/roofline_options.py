@@ -1,4 +1,4 @@
-"""`./dev bench roofline`: how near a training step comes to the limit of the machine."""
+"""`./dev bench roofline`: a training step against the limits of the machine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ examples:
   ./dev bench roofline --net 700-1024r-20 --threads 1 --json
 
 It measures the phases of training steps and, between them, the bandwidths of this machine's caches, by a small C program that is
-  compiled for it (CC, or cc). benchmarks/studies/roofline.py has the formulas for the least that each phase has to move."""
+  compiled for it (CC, or cc). benchmarks/studies/roofline.py has the formulas for the least data of each phase."""
 
 
 def register(what: Any) -> None:
     text = (
-        "how near a step comes to what caches allow: "
-        "Times a training step phase by phase, next to the least time in which this machine can move what the step needs."
+        "a training step against the limits of caches: "
+        "Times a training step phase by phase, next to the least time in which this machine can move the step's data."
     )
     flags = "net steps batch input-activity hidden-activity threads repeats"
     parser = add_parser(what, "roofline", text, EXAMPLES, _roofline, flags)

@@ -1,10 +1,10 @@
-"""What the throughput of training depends on: one thing varied at a time, for each backend.
+"""The factors of training throughput: one varied at a time, for each backend.
 
     batch, width (neurons of the hidden layer), model (LIF, CubaLIF, recurrent LIF), precision, outputs (population code)
 
-Beside the throughput stand the share of a step's time in neuron dynamics and in synaptic products, the arithmetic of the
+The results are the throughput, the share of a step's time in neuron dynamics and in synaptic products, the arithmetic of the
 products per second, and the synaptic events delivered per second (a spike that reaches a neuron).
-Source: Sun et al. 2022, "Intelligence Processing Units Accelerate Neuromorphic Learning", which varies the same things.
+Source: Sun et al. 2022, "Intelligence Processing Units Accelerate Neuromorphic Learning", which varies the same factors.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from studies import roofline
 MODELS = ("lif", "cuba_lif", "recurrent")
 PRECISIONS = ("float32", "bfloat16")
 FACTORS = ("batch", "width", "model", "precision", "outputs")
-#: phases of the engine (roofline.py) by what they do
+#: the engine's phases (roofline.py) of neuron dynamics
 NEURON_PHASES = ("step", "collect", "sort", "step_grad")
 CONVOLUTIONS = (
     "aten::mkldnn_convolution",
@@ -48,30 +48,30 @@ CONVOLUTIONS = (
     "aten::thnn_conv2d",
     "aten::_slow_conv2d_forward",
 )
-#: matrix products as PyTorch's profiler calls them; the first are our own
+#: names of matrix products in PyTorch's profiler; the first is our own
 PRODUCTS = ("sparsesnn::dense_multiply", "aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", *CONVOLUTIONS)
 SYNAPSE_PHASES = ("pack", "deliver", "deliver_grad")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the sweep covers; each factor is varied around the values in `base`.
+    """The points of the sweep; each factor is varied around the base values.
 
     Args:
-        batch, width, model, precision, outputs: values of each factor. bfloat16 means that weights are read in it on the
+        batch, width, model, precision, outputs: values of each factor. bfloat16 means that weights are read in it on
             backend cpu, and that products are computed in it on dense (`torch.autocast`), with float32 sums of weights
             and state; outputs, for a population code, are a multiple of the classes.
         backends: cpu, dense.
-        base_batch, base_width: of the points that vary something else (LIF, float32, an output a class).
+        base_batch, base_width: of the points that vary another factor (LIF, float32, an output a class).
         n_steps: T.
-        dataset, folder: whose samples are used; None: 700 inputs, random spikes, 10 classes.
-        input_activity: of random spikes.
-        hidden_activity: that the hidden layer is scaled to, spikes per neuron and step.
+        dataset, folder: the source of samples; None: 700 inputs, random spikes, 10 classes.
+        input_activity: activity of random spikes.
+        hidden_activity: target activity of the hidden layer, spikes per neuron and step.
         repeats: timed steps.
-        net: with convolutions (`sparsesnn.map_text`), for the backend dense: then batch, model, precision and outputs vary,
+        net: a network with convolutions (`sparsesnn.map_text`), for the backend dense: then batch, model, precision and outputs vary,
             and the pixels are random spikes. None: one hidden layer.
-        n_threads: 0: all cores.
-        device: of the backend dense, see `sparsesnn.engines.dense.device`.
+        n_threads: worker threads; 0: all cores.
+        device: for the backend dense, see `sparsesnn.engines.dense.device`.
     """
 
     batch: tuple[int, ...] = (8, 16, 32, 64, 128)
@@ -126,15 +126,15 @@ class Settings:
 
 
 def bench_sweep(settings: Settings, folder: Path, stream: TextIO | None = None) -> list[Row]:
-    """Measures the points that the folder does not hold yet; writes sweep.json, sweep.csv, sweep.png and README.md."""
+    """Measures the points that the folder lacks; writes sweep.json, sweep.csv, sweep.png and README.md."""
     find_device(settings.device)
     plain: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(settings).items()}
     plain.pop("folder")
     rows = Rows(folder, "sweep", {**plain, "machine": machine_name(), "torch": torch.__version__}, stream)
-    found = rows.run(settings.points(), lambda point: _measure(settings, point))
-    draw(plot, found, folder / "sweep.png")
+    results = rows.run(settings.points(), lambda point: _measure(settings, point))
+    draw(plot, results, folder / "sweep.png")
     write_atomically(folder / "README.md", COLUMNS.encode())
-    return found
+    return results
 
 
 COLUMNS = """\
@@ -143,14 +143,14 @@ COLUMNS = """\
 sweep.csv and sweep.json hold a row a point; sweep.png draws throughput and shares of time. One factor is varied at a
 time, around one hidden layer of LIF neurons in float32.
 
-| column | what |
+| column | meaning |
 |---|---|
-| factor, value | what is varied, and to what: batch (samples a step), width (hidden neurons), model (lif, cuba_lif: with a synaptic current, recurrent), precision, outputs (readout neurons; more than classes: a population code) |
+| factor, value | the varied factor and its value: batch (samples a step), width (hidden neurons), model (lif, cuba_lif: with a synaptic current, recurrent), precision, outputs (readout neurons; more than classes: a population code) |
 | backend | cpu: event-sparse engine; dense: every neuron, PyTorch |
 | samples_per_s, step_ms | training: forward, cross-entropy, backward, Adam; medians |
 | neuron_share, synapse_share | share of the step's time in neuron dynamics (update, threshold, lists, their gradient), and in products with weights, both directions. The rest is loss, Adam, Python and memory |
-| tflop_per_s | arithmetic of the products that was done, 2 operations a synapse, 10^12/s: the engine does it for spikes and listed neurons, dense for all |
-| events_per_s | synaptic events delivered: a spike that reaches one neuron, forward; of convolutions as if spikes were spread evenly |
+| tflop_per_s | operations of the products, 2 operations a synapse, 10^12/s: the engine does it for spikes and listed neurons, dense for all |
+| events_per_s | synaptic events delivered: a spike that reaches one neuron, forward; for convolutions as if spikes were spread evenly |
 | input_activity, hidden_activity | spikes per neuron and step |
 """
 
@@ -234,14 +234,14 @@ def _batch(settings: Settings, n_samples: int, network: Network | None) -> tuple
         return SpikeBatch.from_dense(x.float()), torch.randint(0, 10, (n_samples,), generator=generator), 10
     options: dict[str, Any] = {"n_steps": settings.n_steps} if "n_steps" in datasets.defaults(settings.dataset) else {}
     events = datasets.load(settings.dataset, data_dir=settings.folder, **options)
-    chosen = np.arange(n_samples) % len(events)  # a small set is gone through again
+    chosen = np.arange(n_samples) % len(events)  # a small set is repeated
     return events.batch(chosen), torch.as_tensor(np.asarray(events.labels)[chosen]).long(), events.n_classes
 
 
 def _model(network: Network, backend: str, precision: str, spikes: SpikeBatch, activity: float) -> Model:
     scaled = Model(network, seed=0, backend="cpu" if network.is_matrices else "dense")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # an activity that is not quite the target is reported as it is
+        warnings.simplefilter("ignore", UserWarning)  # the reported activity may differ slightly from the target
         init_activity(scaled, [spikes], activity)
     model = Model(network, backend=backend, weight_dtype=precision if backend == "cpu" else "float32")
     model.load_state_dict(scaled.state_dict())
@@ -275,9 +275,9 @@ def _engine_seconds(model: Model, spikes: SpikeBatch, clocks: dict[str, float]) 
 
 
 def _dense_shares(trainee: Trainee, spikes: SpikeBatch, labels: Tensor) -> tuple[float, float]:
-    """Of one step under PyTorch's profiler: what forward and backward take beside matrix products, and the products."""
+    """The shares of one step under PyTorch's profiler: forward and backward without matrix products, and the products."""
     on_cuda = trainee.device.type == "cuda"
-    # Kineto, which times the device, announces itself on the error stream; the older profiler does for a CPU
+    # Kineto, which times the device, prints to the error stream; the older profiler suffices for a CPU
     made = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) if on_cuda else None
     with made or torch.autograd.profiler.profile(use_kineto=False) as profiler:
         took = trainee.step(spikes, labels)[2]

@@ -1,4 +1,4 @@
-"""`./dev bench sweep`: what throughput depends on."""
+"""`./dev bench sweep`: the factors of throughput."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ examples:
   ./dev bench sweep --net 1x28x28:5C12+MP2-5C64+MP2-10 --backends dense --models lif,cuba_lif --steps 25
   ./dev bench sweep --batch 16,64 --width 256,1024 --backends cpu --json
 
-what is varied, one thing at a time: batch, width of the hidden layer, neuron model (lif, cuba_lif, recurrent), precision
+factors, varied one at a time: batch, width of the hidden layer, neuron model (lif, cuba_lif, recurrent), precision
   (float32, bfloat16), and the number of output neurons (a population code).
---out holds sweep.csv, sweep.json, sweep.png and README.md, which says what each column means; a sweep that was stopped
-  goes on where it stopped."""
+--out holds sweep.csv, sweep.json, sweep.png and README.md, which explains each column; a sweep that was stopped
+  continues where it stopped."""
 
 
 def register(what: Any) -> None:
     parser = what.add_parser(
         "sweep",
         help="throughput against batch, width, model, precision, outputs",
-        description="Times training steps while one thing is varied, and says where the time goes.",
+        description="Times training steps while one factor is varied, and reports the shares of time.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=_sweep)
-    parser.add_argument("dataset", nargs="?", metavar="DATASET", help="whose samples (default: random spikes)")
+    parser.add_argument("dataset", nargs="?", metavar="DATASET", help="source of the samples (default: random spikes)")
     parser.add_argument("--data", metavar="DIR", help="folder of the data set's files")
     parser.add_argument("--out", type=Path, default=Path("runs/sweep"), metavar="DIR", help="default: %(default)s")
     parser.add_argument("--batch", metavar="B,…", help="default: 8,16,32,64,128")
@@ -45,7 +45,7 @@ def register(what: Any) -> None:
         metavar="TEXT",
         help="a network with convolutions, such as 1x28x28:5C12+MP2-5C64+MP2-10 (with --backends dense)",
     )
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="of the backend dense: cpu, cuda:0, …")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="device of the backend dense: cpu, cuda:0, …")
     parser.add_argument("--steps", type=int, metavar="T", help="time steps (default: 100)")
     parser.add_argument("--repeats", type=int, metavar="N", help="timed steps (default: 5)")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
@@ -53,7 +53,7 @@ def register(what: Any) -> None:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    # PyTorch's profiler, which says what share products take, would announce each of its starts; read when PyTorch loads
+    # PyTorch's profiler, which measures the share of products, would print at each start; read when PyTorch loads
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from sparsesnn.commands.numbers import integers
     from sparsesnn.wording import count

@@ -55,33 +55,33 @@ def find_instance(
 
     Errors: `ConfigError` if PopRun has another number of replicas or of IPUs a replica, and for several processes of an emulated IPU.
     """
-    given = find_replicas(os.environ if environ is None else environ)
-    if given is None:
+    available = find_replicas(os.environ if environ is None else environ)
+    if available is None:
         if near := powers_of_two_near(max(1, replicas)):
             raise ConfigError(
                 f"parallel.replicas: is {replicas} with backend {backend!r}; IPUs come in powers of two: give {near}"
             )
         return Instance(max(1, replicas), max(1, replicas))
-    if replicas not in (0, given.total):
+    if replicas not in (0, available.total):
         raise ConfigError(
-            f"parallel.replicas: is {replicas}, but PopRun has {count(given.total, 'replica')} "
+            f"parallel.replicas: is {replicas}, but PopRun has {count(available.total, 'replica')} "
             f"(POPDIST_NUM_TOTAL_REPLICAS); leave it at 0, or give poprun --num-replicas={replicas}"
         )
-    if near := powers_of_two_near(given.total):
+    if near := powers_of_two_near(available.total):
         raise ConfigError(
-            f"POPDIST_NUM_TOTAL_REPLICAS: is {given.total} with backend {backend!r}; IPUs come in powers of two: give poprun "
+            f"POPDIST_NUM_TOTAL_REPLICAS: is {available.total} with backend {backend!r}; IPUs come in powers of two: give poprun "
             f"--num-replicas {near}"
         )
-    if target.devices != given.ipus:
+    if target.devices != available.ipus:
         raise ConfigError(
             f"train.target (--target): is {target.name!r}, a replica on {count(target.devices, 'IPU')}, but PopRun has "
-            f"{count(given.ipus, 'IPU')} a replica (POPDIST_NUM_IPUS_PER_REPLICA); give a target of {given.ipus}, or poprun "
+            f"{count(available.ipus, 'IPU')} a replica (POPDIST_NUM_IPUS_PER_REPLICA); give a target of {available.ipus}, or poprun "
             f"--ipus-per-replica={target.devices}"
         )
-    if given.n_instances > 1 and not MACHINES[backend].poprun:
+    if available.n_instances > 1 and not MACHINES[backend].poprun:
         raise ConfigError(
-            f"train.backend: is {backend!r} in {count(given.n_instances, 'instance')} of PopRun; "
+            f"train.backend: is {backend!r} in {count(available.n_instances, 'instance')} of PopRun; "
             f"{'an emulated IPU' if MACHINES[backend].emulated else 'the model of an IPU'} adds up gradients in one process "
             "only: give poprun --num-instances=1 (sparsesnn launch --ranks 1), or use backend 'ipu'"
         )
-    return Instance(given.total, given.own, given.first, poprun=True)
+    return Instance(available.total, available.own, available.first, poprun=True)

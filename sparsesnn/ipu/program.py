@@ -146,8 +146,8 @@ class IpuProgram:
             if key.startswith("gradients."):
                 self._array(key)[:] = 0
         if self.plan.replicas > 1:
-            own = np.arange(self.instance.first, self.instance.first + self.replicas, dtype=np.uint32)
-            self._fill("first_sample", own * self.plan.n_samples)
+            indices = np.arange(self.instance.first, self.instance.first + self.replicas, dtype=np.uint32)
+            self._fill("first_sample", indices * self.plan.n_samples)
         self._program.run("load")
 
     def save(self, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -169,12 +169,12 @@ class IpuProgram:
 
     def _parameters(self) -> list[tuple[str, Tensor, Any]]:
         """Array on the device, parameter of the model, and the function that packs one into the form of the other."""
-        found: list[tuple[str, Tensor, Any]] = []
+        parameters: list[tuple[str, Tensor, Any]] = []
         for k, c in enumerate(self.plan.connections):
             layer, shards = self._layer(c.post), self.plan.populations[c.post].shards
             layer.check_plain(f"ipu: {c.post}")
             weight = getattr(layer, self.plan.network.connections[k].name)
-            found.append((f"weights.{k}", weight, lambda x, s=shards: pack_columns(x, s)))
+            parameters.append((f"weights.{k}", weight, lambda x, s=shards: pack_columns(x, s)))
         for k, name in enumerate(self._names):
             population = self.plan.network.populations[name]
             if isinstance(population, Input):
@@ -185,23 +185,25 @@ class IpuProgram:
                 if not isinstance(value, nn.Parameter) or (key != "bias" and not self.plan.trains):
                     continue
                 if value.ndim:
-                    found.append((f"{key}.{k}", value, lambda x, s=shards: pack_columns(x[None], s)))
+                    parameters.append((f"{key}.{k}", value, lambda x, s=shards: pack_columns(x[None], s)))
                 else:  # every shard has a copy
-                    found.append((f"{key}.{k}", value, lambda x, s=shards: np.tile([x, 0], len(s)).astype(np.float32)))
-        return found
+                    parameters.append(
+                        (f"{key}.{k}", value, lambda x, s=shards: np.tile([x, 0], len(s)).astype(np.float32))
+                    )
+        return parameters
 
     def _moments(self, key: str) -> list[tuple[str, str]]:
         """The arrays of an array's moments, and their names in torch's optimizers."""
         kind, index = key.split(".")
         base = "" if kind == "weights" else f"{kind}_"
         names = ("moments1", "moments2") if kind == "weights" else ("moment1", "moment2")
-        found = []
+        moments = []
         if self.optimizer.keeps_first_moment:
             momentum = "momentum_buffer" if self.optimizer.kind == "sgd" else "exp_avg"
-            found.append((f"{base}{names[0]}.{index}", momentum))
+            moments.append((f"{base}{names[0]}.{index}", momentum))
         if self.optimizer.keeps_second_moment:
-            found.append((f"{base}{names[1]}.{index}", "exp_avg_sq"))
-        return found
+            moments.append((f"{base}{names[1]}.{index}", "exp_avg_sq"))
+        return moments
 
     def _unpacked(self, key: str, array: str, parameter: Tensor) -> np.ndarray:
         if not parameter.ndim:  # the copies of all shards are equal
@@ -267,12 +269,12 @@ class IpuProgram:
         """The lists of every spiking population in the last batch, with its dropped candidates; fetched from the device."""
         n = self.n_samples if n_samples is None else n_samples
         self._program.run("lists")
-        found = {}
+        lists = {}
         for k, name in enumerate(self._names):
             p = self.plan.populations[name]
             if not fires(self.plan.network.populations[name]):
                 continue
-            found[name] = unpack_lists(
+            lists[name] = unpack_lists(
                 self._array(f"lists.{k}"),
                 self._array(f"dropped.{k}"),
                 self.plan.n_steps,
@@ -280,7 +282,7 @@ class IpuProgram:
                 p.n,
                 self._collectors(name),
             )
-        return found
+        return lists
 
     def output(self, n_samples: int) -> Output:
         """The last batch as a model's `Output`, without potentials. Its lists are fetched on first access."""
@@ -364,8 +366,8 @@ class IpuProgram:
 
     def _collectors(self, name: str) -> list[Collector]:
         """The collectors of all replicas, in the order of their arrays."""
-        found = self.plan.populations[name].collectors
-        return [replace(c, first=c.first + r * self.plan.n_samples) for r in range(self.replicas) for c in found]
+        collectors = self.plan.populations[name].collectors
+        return [replace(c, first=c.first + r * self.plan.n_samples) for r in range(self.replicas) for c in collectors]
 
     def _array(self, key: str) -> np.ndarray:
         array: np.ndarray = self._program.array(key)

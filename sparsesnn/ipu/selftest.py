@@ -78,7 +78,7 @@ def compare(case: Case, backend: str, tiles: int, n_batches: int = 5) -> tuple[f
         checks="always",
     )
     optimizer = torch_optimizer(host, o)
-    n_differ, found = 0, {"loss": 0.0}
+    n_differ, differences = 0, {"loss": 0.0}
     for _ in range(n_batches):
         spikes = ss.SpikeBatch.from_dense(random_spikes(generator))
         labels = torch.randint(0, n_classes, (N_SAMPLES,), generator=generator)
@@ -91,15 +91,15 @@ def compare(case: Case, backend: str, tiles: int, n_batches: int = 5) -> tuple[f
             torch.nn.utils.clip_grad_norm_(host.parameters(), o.clip_norm)
         optimizer.step()
         trained = program.train_step(spikes, labels)
-        found["loss"] = max(found["loss"], difference(torch.tensor(trained.loss), loss))
+        differences["loss"] = max(differences["loss"], difference(torch.tensor(trained.loss), loss))
         for name, got in program.lists().items():
             wanted = output.spikes[name]
             assert isinstance(wanted, ss.SpikeBatch)
             n_differ += not (torch.equal(got.ids, wanted.ids) and torch.equal(got.n_spikes, wanted.n_spikes))
     program.save()
     trained_here = dict(host.named_parameters())
-    found.update({name: difference(p, trained_here[name]) for name, p in device.named_parameters()})
-    return float(n_differ), found
+    differences.update({name: difference(p, trained_here[name]) for name, p in device.named_parameters()})
+    return float(n_differ), differences
 
 
 def _regularizer(output: Output, r: Regularizer | None) -> Tensor:

@@ -107,7 +107,7 @@ def make_spec(
 
 def _population(native: ModuleType, plan: Plan, model: Model, name: str) -> Any:
     p, placed = plan.network.populations[name], plan.populations[name]
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": name,
         "n": placed.n,
         "capacity": placed.capacity,
@@ -119,7 +119,7 @@ def _population(native: ModuleType, plan: Plan, model: Model, name: str) -> Any:
     }
     if isinstance(p, Input):
         return native.Population(
-            **found, model="", constants=[], surrogate=0, slope=1.0, learns=0, shared=0, kept=0, operations=(0, 0),
+            **fields, model="", constants=[], surrogate=0, slope=1.0, learns=0, shared=0, kept=0, operations=(0, 0),
             lows=[], highs=[], parameters=[],
         )  # fmt: skip
     layer: Any = model.layers[name]
@@ -128,7 +128,7 @@ def _population(native: ModuleType, plan: Plan, model: Model, name: str) -> Any:
     shared = [learnt and not getattr(layer, q.name).ndim for q, learnt in zip(p.parameters, learns, strict=True)]
     kept = kept_states(p)
     return native.Population(
-        **found,
+        **fields,
         model=p.kernel,
         constants=p.constants,
         surrogate=KINDS.index(surrogate.kind) if surrogate else 0,
@@ -158,5 +158,5 @@ def _neuron_parameters(layer: Any) -> np.ndarray:
     rows = [getattr(layer, q.name).detach().clamp(q.low, q.high) for q in p.parameters]
     if fires(p):
         rows.append(layer.grad_threshold.detach())
-    found: np.ndarray = np.stack([row.expand(p.n).float().numpy() for row in rows])
-    return found
+    parameters: np.ndarray = np.stack([row.expand(p.n).float().numpy() for row in rows])
+    return parameters

@@ -64,7 +64,7 @@ class CountedLengths(Lengths):
 
 def expected_lengths(plan: Plan, near_per_spike: float = NEAR_PER_SPIKE) -> dict[str, Lengths]:
     """By population; with fixed activity lists are full, and all entries are spikes."""
-    found = {}
+    lengths = {}
     for name, p in plan.populations.items():
         population = plan.network.populations[name]
         spikes = min(float(p.capacity), plan.activity[name] * p.n)
@@ -73,5 +73,5 @@ def expected_lengths(plan: Plan, near_per_spike: float = NEAR_PER_SPIKE) -> dict
             listed = p.n
         if getattr(population, "activity", "natural") == "fixed":
             spikes = listed = p.capacity
-        found[name] = Lengths(spikes, min(float(p.capacity), listed), float(p.capacity))
-    return found
+        lengths[name] = Lengths(spikes, min(float(p.capacity), listed), float(p.capacity))
+    return lengths

@@ -122,10 +122,10 @@ class Plan:
 
     def shards_of_ranks(self, name: str) -> list[list[Shard]]:
         """The shards of a population that lie on each rank, in ascending order."""
-        found: list[list[Shard]] = [[] for _ in range(self.target.devices)]
+        shards: list[list[Shard]] = [[] for _ in range(self.target.devices)]
         for shard in self.populations[name].shards:
-            found[shard.rank].append(shard)
-        return found
+            shards[shard.rank].append(shard)
+        return shards
 
     @cached_property
     def n_owners(self) -> dict[str, int]:
@@ -134,9 +134,9 @@ class Plan:
 
     def in_lists(self, c: ConnectionPlan) -> InLists:
         """How the CPU engine processes a connection's lists."""
-        found = self.synapses(c).in_lists(self.populations[c.pre].n)
-        assert found is not None, "other kinds are refused before a plan is made"
-        return found
+        in_lists = self.synapses(c).in_lists(self.populations[c.pre].n)
+        assert in_lists is not None, "other kinds are refused before a plan is made"
+        return in_lists
 
     def is_windows(self, c: ConnectionPlan) -> bool:
         """Whether the CPU engine uses the windows of a convolution (host/src/maps/windows.h)."""
@@ -159,20 +159,20 @@ class Plan:
     @cached_property
     def stages(self) -> Mapping[str, int]:
         """The round of a step in which a population runs: the longest chain of delay-0 connections that leads to it."""
-        found: dict[str, int] = {}
+        rounds: dict[str, int] = {}
         for name in self.populations:
             feeds = [c.pre for c in self.incoming(name) if c.delay == 0 and c.pre not in self.inputs]
-            found[name] = 1 + max((found[pre] for pre in feeds), default=-1)
-        return found
+            rounds[name] = 1 + max((rounds[pre] for pre in feeds), default=-1)
+        return rounds
 
     @cached_property
     def _by_end(self) -> dict[str, dict[str, tuple[ConnectionPlan, ...]]]:
         """Connections by either end, because networks of hundreds of layers query them often."""
-        found: dict[str, dict[str, tuple[ConnectionPlan, ...]]] = {"pre": {}, "post": {}}
+        by_end: dict[str, dict[str, tuple[ConnectionPlan, ...]]] = {"pre": {}, "post": {}}
         for c in self.connections:
             for end, name in (("pre", c.pre), ("post", c.post)):
-                found[end][name] = (*found[end].get(name, ()), c)
-        return found
+                by_end[end][name] = (*by_end[end].get(name, ()), c)
+        return by_end
 
     # ---- maps both ways ----------------------------------------------------------------------------------------
 
@@ -195,11 +195,11 @@ class Plan:
 
     def tile_to_shards(self) -> dict[int, list[tuple[str, int]]]:
         """Tile → (population, index of the shard), in the network's order; the inverse of the maps above."""
-        found: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        shards: dict[int, list[tuple[str, int]]] = defaultdict(list)
         for name, population in self.populations.items():
             for k, shard in enumerate(population.shards):
-                found[shard.tile].append((name, k))
-        return dict(found)
+                shards[shard.tile].append((name, k))
+        return dict(shards)
 
     # ---- JSON --------------------------------------------------------------------------------------------------
 

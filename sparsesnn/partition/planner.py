@@ -130,15 +130,15 @@ def _skeleton(
     if max_activity is not None and not 0 < max_activity <= 1:
         raise ConfigError(f"plan: max_activity is {max_activity!r}; allowed: above 0, at most 1; None: from activity")
     expected = _by_population(network, activity)
-    given = {name: plain(most) for name, most in (capacity or {}).items()}
+    capacities = {name: plain(most) for name, most in (capacity or {}).items()}
     populations = {}
     for name, p in network.populations.items():
-        most = given.pop(name, None)
+        most = capacities.pop(name, None)
         if most is not None and not 1 <= most <= p.n:
             raise ConfigError(f"plan: capacity of {name} is {most!r}; allowed: 1 to {p.n} (its neurons)")
         populations[name] = PopulationPlan(p.n, _capacity(p, most, max_activity, expected[name]), ())
-    if given:
-        raise ConfigError(f"plan: capacity of {sorted(given)}: no such population; there are {list(populations)}")
+    if capacities:
+        raise ConfigError(f"plan: capacity of {sorted(capacities)}: no such population; there are {list(populations)}")
     connections = [ConnectionPlan(c.pre, c.post, c.delay) for c in network.connections]
     return Plan(
         network, target, n_samples, n_steps, optimizer, weight_dtype, expected, populations, tuple(connections), ""
@@ -153,11 +153,11 @@ def _by_population(network: Network, activity: float | Mapping[str, float]) -> d
         raise ConfigError(
             f"plan: activity of {sorted(unknown)}: no such population; there are {list(network.populations)}"
         )
-    found = {name: float(activity.get(name, default)) for name in network.populations}
-    for name, value in found.items():
+    rates = {name: float(activity.get(name, default)) for name in network.populations}
+    for name, value in rates.items():
         if not 0 <= value <= 1:
             raise ConfigError(f"plan: activity of {name} is {value!r}; allowed: 0 to 1 spikes per neuron and step")
-    return found
+    return rates
 
 
 def _capacity(population: AnyPopulation, given: int | None, max_activity: float | None, activity: float) -> int:

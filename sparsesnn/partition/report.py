@@ -49,11 +49,11 @@ def _prediction(plan: Plan, known: Prediction | None) -> Prediction | None:
 
 def notes(plan: Plan) -> list[str]:
     """Warnings that a user should read before relying on the plan's figures."""
-    found = []
+    texts = []
     depth = _first_spike_steps(plan)
     late = [name for name, step in depth.items() if step >= plan.n_steps]
     if late:
-        found.append(
+        texts.append(
             f"{len(late)} of {len(depth)} populations, from {late[0]} on, cannot receive a spike within T="
             f"{plan.n_steps}: delays add up to {count(max(depth.values()), 'step')}; give more steps or fewer delayed layers"
         )
@@ -63,22 +63,22 @@ def notes(plan: Plan) -> list[str]:
     if idle:
         joined = what == "device" and any(c.delay == 0 and c.pre not in plan.network.inputs for c in plan.connections)
         why = "; layers joined by delay 0 stay on one device: give delay 1" if joined else ""
-        found.append(f"{len(idle)} of {plan.target.devices} {what}s have no neurons{why}")
+        texts.append(f"{len(idle)} of {plan.target.devices} {what}s have no neurons{why}")
     if plan.target.kind == "ipu":
         fullest = int(ipu_memory.tile_totals(plan).max()) / plan.target.bytes_per_tile
         if fullest > MOST_OF_A_TILE:
-            found.append(
+            texts.append(
                 f"the fullest tile is {100 * fullest:.0f} % full; above {100 * MOST_OF_A_TILE:.0f} % the plan may not fit on a "
                 "device, because code and exchanges are estimated: lower the capacity of lists, or use more tiles"
             )
     for name, p in plan.populations.items():
         expected = plan.activity[name] * p.n
         if p.capacity and expected > p.capacity:
-            found.append(
+            texts.append(
                 f"{name}: {expected:.0f} spikes a step are expected, but its lists have {count(p.capacity, 'slot')}; "
                 "the rest would be dropped: raise its capacity"
             )
-    return found
+    return texts
 
 
 def gains(prediction: Prediction, fewer: Prediction, plan: Plan, smaller: Plan) -> list[str]:
@@ -93,11 +93,11 @@ def gains(prediction: Prediction, fewer: Prediction, plan: Plan, smaller: Plan) 
 
 def _first_spike_steps(plan: Plan) -> dict[str, int]:
     """By population: the first step at which a spike of the input can reach it."""
-    found: dict[str, int] = {}
+    steps: dict[str, int] = {}
     for name in plan.populations:
-        arrivals = [found[c.pre] + c.delay for c in plan.incoming(name) if not c.recurrent]
-        found[name] = min(arrivals, default=0)
-    return found
+        arrivals = [steps[c.pre] + c.delay for c in plan.incoming(name) if not c.recurrent]
+        steps[name] = min(arrivals, default=0)
+    return steps
 
 
 def _population(plan: Plan, name: str) -> dict[str, Any]:

@@ -85,13 +85,13 @@ def _examples(network: Network, tile_map: TileMap, n_steps: int, n_samples: int,
     """Number, shape and dtype of the outputs, as the op's own `setup` determines them."""
     last = network.populations[network.output]
     firing = [(k, p) for k, p in enumerate(network.populations.values()) if k and not isinstance(p, LI)]
-    found = [torch.zeros(n_steps, n_samples, last.n if isinstance(last, LI) else capacity(last), dtype=torch.float32)]
+    outputs = [torch.zeros(n_steps, n_samples, last.n if isinstance(last, LI) else capacity(last), dtype=torch.float32)]
     for _, p in firing:
-        found.append(torch.zeros(n_steps, n_samples, HEAD + capacity(p), dtype=torch.int32))
-        found.append(torch.zeros(n_steps, n_samples, dtype=torch.int32))
+        outputs.append(torch.zeros(n_steps, n_samples, HEAD + capacity(p), dtype=torch.int32))
+        outputs.append(torch.zeros(n_steps, n_samples, dtype=torch.int32))
     if saves:
-        found += [torch.zeros(tile_map.n_history(k, n_steps, n_samples), dtype=torch.float32) for k, _ in firing]
-    return found
+        outputs += [torch.zeros(tile_map.n_history(k, n_steps, n_samples), dtype=torch.float32) for k, _ in firing]
+    return outputs
 
 
 # ---- the CPU engine ------------------------------------------------------------------------------------------------

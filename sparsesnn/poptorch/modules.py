@@ -75,7 +75,7 @@ class Layer(PopulationModule):
         check_source(spikes, self.n_pre[0])
         if not on_ipu():
             return run_engine(self, [spikes])
-        out, found = run_op(
+        out, lists = run_op(
             self.network,
             spikes,
             list(self.weights),
@@ -84,7 +84,7 @@ class Layer(PopulationModule):
             saves=self.training,
             tiles=self.tiles,
         )
-        return out if isinstance(self.population, LI) else found["output"]
+        return out if isinstance(self.population, LI) else lists["output"]
 
 
 class Output(NamedTuple):
@@ -137,7 +137,7 @@ class Model(nn.Module):
             return self._on_engine(source)
         parts = {name: self._part(name) for name in self.layers}
         biases = [p.bias for p in parts.values() if p.bias is not None]
-        out, found = run_op(
+        out, lists = run_op(
             self.network,
             source,
             [getattr(parts[c.post], c.name) for c in self.network.connections],
@@ -148,7 +148,7 @@ class Model(nn.Module):
             plan=self.plan,
         )
         readout = isinstance(self.network.populations[self.network.output], LI)
-        return Output(out if readout else None, found, self.network.output)
+        return Output(out if readout else None, lists, self.network.output)
 
     def _part(self, name: str) -> _Part:
         part = self.layers[name]

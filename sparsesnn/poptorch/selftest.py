@@ -125,8 +125,8 @@ def compare(case: Case, ipu_model: bool, tiles: int) -> tuple[float, dict[str, f
     trained.copyWeightsToHost()
     trained.destroy()
     moved = [(name, before[name] - p.detach()) for name, p in model.named_parameters()]
-    found = {name: difference(got, gradients[k]) for k, (name, got) in enumerate(moved)}
-    return float((out - expected).detach().abs().max()), found
+    differences = {name: difference(got, gradients[k]) for k, (name, got) in enumerate(moved)}
+    return float((out - expected).detach().abs().max()), differences
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -204,7 +204,7 @@ class CheckpointStore:
         shard, n_shards = self.grid.shards.rank, self.grid.n_shards
         part = f"-{shard + 1}of{n_shards}" if n_shards > 1 else ""
         columns = {key: list(value) for key, value in (self.columns or {}).items()} if n_shards > 1 else {}
-        found = []
+        files = []
         for name, tensors in wanted.items():
             digest, n_bytes = hashlib.sha256(), 0
             pieces = _safetensors(tensors)
@@ -215,8 +215,8 @@ class CheckpointStore:
                     yield piece
 
             n_bytes = self._write(self.folder / f"{name}{part}.safetensors", read())
-            found.append(asdict(TensorFile(f"{name}{part}.safetensors", n_bytes, digest.hexdigest(), columns)))
-        return json.dumps(found)
+            files.append(asdict(TensorFile(f"{name}{part}.safetensors", n_bytes, digest.hexdigest(), columns)))
+        return json.dumps(files)
 
     def _write(self, path: Path, pieces: Iterable[Buffer]) -> int:
         try:
@@ -285,16 +285,16 @@ class CheckpointStore:
         Args:
             network: determines where weights are cut; None: all are matrices with a column for each neuron.
         """
-        found: dict[str, list[Tensor]] = {}
+        pieces: dict[str, list[Tensor]] = {}
         axes: dict[str, int] = {}
         by_name = cuts(network) if network else {}
         for file in files:
-            if found and not self._wants(file):
+            if pieces and not self._wants(file):
                 continue
             for key, tensor in self._read(file).items():
                 match = _POPULATION.match(key)
                 if match is None or not tensor.ndim:
-                    found.setdefault(key, [tensor])
+                    pieces.setdefault(key, [tensor])
                     continue
                 axis, edge = by_name.get(f"layers.{match[1]}.{match[2]}", NEURONS)
                 axes[key] = axis
@@ -309,8 +309,8 @@ class CheckpointStore:
                 low = min(end, max(begin, first))
                 high = max(low, min(end, last))
                 kept = tensor.narrow(axis, edge(low) - edge(begin), edge(high) - edge(low))
-                found.setdefault(key, []).append(kept)
-        return {key: parts[0] if len(parts) == 1 else torch.cat(parts, axes[key]) for key, parts in found.items()}
+                pieces.setdefault(key, []).append(kept)
+        return {key: parts[0] if len(parts) == 1 else torch.cat(parts, axes[key]) for key, parts in pieces.items()}
 
     def _wants(self, file: TensorFile) -> bool:
         if self.columns is None or not file.columns:
@@ -351,7 +351,8 @@ _DTYPES = {
 def _safetensors(tensors: Mapping[str, Tensor]) -> Iterator[Buffer]:
     """The bytes of a safetensors file, tensor by tensor, so that they are never copied all at once."""
     flat = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
-    ordered = sorted(flat.items(), key=lambda item: (-item[1].element_size(), item[0]))  # aligned, the usual order of other writers
+    # aligned, in the usual order of other writers
+    ordered = sorted(flat.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header, end = {}, 0
     for name, x in ordered:
         header[name] = {"dtype": _DTYPES[x.dtype], "shape": list(x.shape), "data_offsets": [end, end + x.nbytes]}

@@ -174,13 +174,13 @@ def dry_run(config: Config, n_ranks: int, links: Links) -> DryRunResult:
 
 def _by_step(traffic: Mapping[str, Traffic]) -> dict[str, dict[str, float]]:
     """The traffic of a training step, by kind of exchange and in total."""
-    found: dict[str, dict[str, float]] = {}
+    table: dict[str, dict[str, float]] = {}
     for what, counted in traffic.items():
         if counted.n_messages:
-            found[what] = {key: value / STEPS for key, value in asdict(counted).items()}
+            table[what] = {key: value / STEPS for key, value in asdict(counted).items()}
     keys = asdict(Traffic())
-    found["all"] = {key: sum(of[key] for of in found.values()) for key in keys}
-    return found
+    table["all"] = {key: sum(of[key] for of in table.values()) for key in keys}
+    return table
 
 
 def _peak_bytes() -> int:

@@ -54,14 +54,14 @@ def evaluate(
         batch = Batch(spikes, labels, *stream.place(k))
         step = engine.infer(batch, None if seen is None else partial(seen, batch))
         if not math.isfinite(step.loss):
-            found = (
+            message = (
                 f"evaluation: the loss is {step.loss} after {tally.n_samples} samples; lower optim.lr and train again"
             )
             try:
                 engine.check_state(engine.weights())
             except NotFiniteError as error:
-                raise NotFiniteError(error.what, error.value, f"; {found}") from None
-            raise NumericError(found)
+                raise NotFiniteError(error.what, error.value, f"; {message}") from None
+            raise NumericError(message)
         tally.add(step)
         tally.seconds = time.perf_counter() - mark
         if after_batch is not None:
@@ -229,8 +229,8 @@ def _on_other_files(run: SavedRun, data_dir: str | Path) -> Config:
     if data.name == "events" and data.dir not in (str(data_dir), moved.data.dir):
         pool, sensor = data.options.get("pool", 1), known.get("sensor")
         sizes = {"width": sensor[0], "height": sensor[1]} if sensor else {"n_neurons": run.data["n_neurons"]}
-        found = {"dt_ms": known.get("dt_us", 0.0) / 1e3, **{k: n * pool for k, n in sizes.items()}}
-        changed |= {k: x for k, x in found.items() if not data.options.get(k)}
+        derived = {"dt_ms": known.get("dt_us", 0.0) / 1e3, **{k: n * pool for k, n in sizes.items()}}
+        changed |= {k: x for k, x in derived.items() if not data.options.get(k)}
     return moved.with_values({"data": changed})
 
 

@@ -74,11 +74,11 @@ def read_json(path: Path, *, max_bytes: int = 512 << 20) -> Any:
         return number if math.isfinite(number) else refuse(text)
 
     try:
-        found = json.loads(data.decode(), parse_constant=refuse, parse_float=finite)
-        _check_depth(found)
+        content = json.loads(data.decode(), parse_constant=refuse, parse_float=finite)
+        _check_depth(content)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: is damaged or not JSON: {error}") from None
-    return found
+    return content
 
 
 def _check_depth(value: Any) -> None:

@@ -56,13 +56,13 @@ def read_folder(folder: Path, *, resume: bool, world: Communicator) -> Checkpoin
     Errors: `CheckpointError` if ranks do not see the same one.
     """
     store = CheckpointStore(folder)
-    found: list[Checkpoint] = []
+    checkpoints: list[Checkpoint] = []
 
     def read() -> str:
         if not (resume and store.exists()):
             return ""
-        found.append(store.read())
-        return found[0].tensors[0].sha256
+        checkpoints.append(store.read())
+        return checkpoints[0].tensors[0].sha256
 
     digests = ranks.together(world, read)
     if strange := [r for r, digest in enumerate(digests) if digest != digests[0]]:
@@ -70,7 +70,7 @@ def read_folder(folder: Path, *, resume: bool, world: Communicator) -> Checkpoin
             f"{ranks.name_of(strange[0], world.size)}: {store.path} differs from the file that rank 0 sees; "
             "give a folder that all ranks share (--out)"
         )
-    return found[0] if found else None
+    return checkpoints[0] if checkpoints else None
 
 
 def default_folder(config: Config) -> Path:

@@ -22,17 +22,17 @@ def new_warnings(network: Network, progress: Progress, valid_loss: float | None)
         progress: with the sums of the epoch; records the reported problems.
         valid_loss: the epoch's; None without validation.
     """
-    found = _wrong(network, progress, valid_loss)
-    new = [text for key, text in found.items() if key not in progress.warned]
-    progress.warned = tuple(found)
+    problems = _wrong(network, progress, valid_loss)
+    new = [text for key, text in problems.items() if key not in progress.warned]
+    progress.warned = tuple(problems)
     return new
 
 
 def _wrong(network: Network, progress: Progress, valid_loss: float | None) -> dict[str, str]:
-    found, tally, first = {}, progress.tally, progress.first_loss
+    problems, tally, first = {}, progress.tally, progress.first_loss
     loss = tally.loss if valid_loss is None else max(tally.loss, valid_loss)
     if 0 < DIVERGED * first < loss:
-        found["loss"] = (
+        problems["loss"] = (
             f"the loss is {loss:.4g}, more than {DIVERGED:,.0f} times that of the first step ({first:.4g}): training "
             "diverges; lower optim.lr, set optim.clip_norm = 1, or give optim.warmup_epochs"
         )
@@ -41,14 +41,14 @@ def _wrong(network: Network, progress: Progress, valid_loss: float | None) -> di
             continue
         silent, activity = tally.silent.get(name, 0), tally.activity.get(name, 0.0)
         if tally.n_batches and silent >= SILENT * tally.n_batches:
-            found[f"{name} silent"] = (
+            problems[f"{name} silent"] = (
                 f"{name} fired no spike in {silent:,} of {tally.n_batches:,} batches, so it learns little or nothing; raise "
                 "init.activity, lower its threshold or optim.lr, or penalize silence (loss.lower, loss.strength_lower)"
             )
         elif activity > RUNAWAY:
-            found[f"{name} runs away"] = (
+            problems[f"{name} runs away"] = (
                 f"{name} fires {activity:.3f} spikes per neuron and step, more than {RUNAWAY:g}, which costs time and carries "
                 "little information; lower init.activity or optim.lr, raise its threshold, or penalize activity (loss.upper, "
                 "loss.strength_upper)"
             )
-    return found
+    return problems

@@ -65,7 +65,7 @@ def make_loggers(config: Config, folder: Path) -> list[Guarded]:
             "install one, or change the name"
         )
     made = (guarded(f"logger {name}", partial(_make, offered[name], config, folder)) for name in names)
-    return [logger for found in made for logger in found]
+    return [logger for loggers in made for logger in loggers]
 
 
 def _make(point: EntryPoint, config: Config, folder: Path) -> Logger:

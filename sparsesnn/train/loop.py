@@ -176,8 +176,8 @@ class Run:
         """Takes the weights of another run, or scales them on a few shuffled batches, without augmentation."""
         init = self.config.init
         if init.from_run:
-            said = ranks.together(self.world, partial(take_weights, init.from_run, self.engine))[0]
-            self.report.note(f"init    {said}")
+            description = ranks.together(self.world, partial(take_weights, init.from_run, self.engine))[0]
+            self.report.note(f"init    {description}")
             return
         self.progress.init = scale_weights(self.config, self.parts, self.engine)
         if self.progress.init:
@@ -212,9 +212,7 @@ class Run:
             raise CheckpointError(f"{where}: has no state of the random generator: {error}") from None
         self.best = saved.best
         if self.best is not None:
-            self.store.tensors(
-                self.best, self.engine.network
-            )  # so that damage is found now, not after the last epoch
+            self.store.tensors(self.best, self.engine.network)  # so that damage is found now, not after the last epoch
         before, n_epochs = Config.from_dict(saved.config).train.epochs, self.config.train.epochs
         if before <= p.epoch and before < n_epochs:
             p.extended = (*p.extended, before)
@@ -286,8 +284,8 @@ class Run:
         waited_before = self.stream.wait_s - p.tally.waited_s
         mark = time.perf_counter()
         for spikes, labels in self.stream.epoch(p.epoch, p.batch):
-            heard = prepare.heard(self.config, self.stream, p.epoch, p.batch)
-            p.tally.add(self._step(Batch(spikes, labels, *self.stream.place(p.batch), heard)))
+            dropout = prepare.heard(self.config, self.stream, p.epoch, p.batch)
+            p.tally.add(self._step(Batch(spikes, labels, *self.stream.place(p.batch), dropout)))
             p.batch, p.step = p.batch + 1, p.step + 1
             p.tally.seconds += time.perf_counter() - mark
             p.tally.waited_s = self.stream.wait_s - waited_before

@@ -46,7 +46,7 @@ class Confusion:
         return total
 
     def per_class(self, names: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """For each class: class, name, n_samples, precision, recall and f1; 0 where a share has no samples."""
+        """For each class: class, name, n_samples, precision, recall and f1; 0 for a share without samples."""
         right, of, read = np.diag(self.counts), self.counts.sum(1), self.counts.sum(0)
         return [
             {
@@ -102,9 +102,9 @@ class Predictions:
 
     def confusion(self) -> Confusion:
         """Samples of each class by predicted class."""
-        found = Confusion(self.logits.shape[1])
-        found.add(self.labels, self.predicted)
-        return found
+        confusion = Confusion(self.logits.shape[1])
+        confusion.add(self.labels, self.predicted)
+        return confusion
 
     def write(self, path: Path) -> None:
         """A CSV file: sample, label, predicted, and the logit of each class."""

@@ -89,12 +89,12 @@ class Parts:
 
     def _samples(self) -> str:
         """SHA-256 of the indices of each part's samples, and of their labels."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for part in (self.train, self.valid, self.test):
             if part is not None:
-                found.update(part.indices.astype("<i8").tobytes())
-                found.update(part.event_set.labels[part.indices].astype("<i8").tobytes())
-        return found.hexdigest()
+                digest.update(part.indices.astype("<i8").tobytes())
+                digest.update(part.event_set.labels[part.indices].astype("<i8").tobytes())
+        return digest.hexdigest()
 
 
 def load_split(config: DataConfig, split: str) -> EventSet:
@@ -113,8 +113,8 @@ def load_split(config: DataConfig, split: str) -> EventSet:
 def held_out_by(config: DataConfig, train: EventSet) -> tuple[str, str]:
     """The origin of test and validation part: `auto` is the data's own part, or a share of the training part."""
     there = train.description.get("parts", datasets.split_names(config.name))
-    asked = {"test": (config.test, "random:0.2"), "valid": (config.valid, "random:0.1")}
-    test, valid = (how if how != "auto" else "own" if k in there else share for k, (how, share) in asked.items())
+    settings = {"test": (config.test, "random:0.2"), "valid": (config.valid, "random:0.1")}
+    test, valid = (how if how != "auto" else "own" if k in there else share for k, (how, share) in settings.items())
     return test, valid
 
 
@@ -275,13 +275,13 @@ class DrawnDropout:
 
     def __call__(self, population: int, step: Indices, sample: Indices, neuron: Indices) -> npt.NDArray[np.bool_]:
         seed, epoch, samples = self.place
-        heard = np.ones(np.broadcast_shapes(step.shape, sample.shape, neuron.shape), bool)
+        kept = np.ones(np.broadcast_shapes(step.shape, sample.shape, neuron.shape), bool)
         for purpose, p in ((_NEURONS, self.dropout.neurons), (_SPIKES, self.dropout.spikes)):
             if p:
                 key = hashing.keys(seed, epoch, samples, purpose, population)[sample]
                 counter = neuron if purpose == _NEURONS else step * _MOST_NEURONS + neuron
-                heard &= hashing.uniform(key, counter) >= p
-        return heard
+                kept &= hashing.uniform(key, counter) >= p
+        return kept
 
 
 # purposes of random numbers; see `datasets.augment`, whose purposes are below these

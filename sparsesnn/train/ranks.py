@@ -36,16 +36,16 @@ def together(world: Communicator, action: Callable[[], str], *, of_first: bool =
     if world.size == 1:
         return [action()]
     try:
-        said = _DONE + action()
+        reply = _DONE + action()
     except SparseSnnError as failure:
-        said = f"{_FAILED}{type(failure).__name__} {failure}"
-    heard = world.all_texts(said)
-    failed = [r for r, text in enumerate(heard) if text[0] == _FAILED]
+        reply = f"{_FAILED}{type(failure).__name__} {failure}"
+    replies = world.all_texts(reply)
+    failed = [r for r, text in enumerate(replies) if text[0] == _FAILED]
     if not failed:
-        return [text[1:] for text in heard]
-    kind, _, message = heard[failed[0]][1:].partition(" ")
+        return [text[1:] for text in replies]
+    kind, _, message = replies[failed[0]][1:].partition(" ")
     error = {e.__name__: e for e in (CheckpointError, ConfigError, DataError)}.get(kind, SparseSnnError)
-    raise error(message if of_first or len(set(heard)) == 1 else f"{name_of(failed[0], world.size)}: {message}")
+    raise error(message if of_first or len(set(replies)) == 1 else f"{name_of(failed[0], world.size)}: {message}")
 
 
 def check_equal(world: Communicator, what: str, table: Mapping[str, Any], hint: str) -> None:

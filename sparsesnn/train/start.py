@@ -93,21 +93,21 @@ def take_weights(folder: str, engine: Engine) -> str:
         theirs = evaluated_tensors(theirs, dropout.factors(network))
     ours = engine.weights()
     wanted = [f"model/{name}" for name, _ in engine.model.named_parameters()]
-    taken = [
+    names = [
         name
         for name in wanted
         if name in theirs
         and theirs[name].shape == ours[name].shape  # of this rank's neurons, which may be none
         and _sizes(network, name) == _sizes(engine.network, name)
     ]
-    if not taken:
+    if not names:
         have = ", ".join(sorted(name.removeprefix("model/") for name in theirs if name.startswith("model/layers.")))
         raise ConfigError(f"init.from_run: no parameter of {path} has the name and shape of one here; it has {have}")
     shares = getattr(engine, "factors", {})  # of dropout here, by which weights are multiplied in evaluation
-    learning = {name: theirs[name] / shares.get(name.removeprefix("model/"), 1.0) for name in taken}
+    learning = {name: theirs[name] / shares.get(name.removeprefix("model/"), 1.0) for name in names}
     engine.load_weights({**ours, **learning}, str(path))
-    left = [name.removeprefix("model/layers.") for name in wanted if name not in taken]
-    return f"{count(len(taken), 'parameter')} of {path}" + (f"; new: {', '.join(left)}" if left else "")
+    left = [name.removeprefix("model/layers.") for name in wanted if name not in names]
+    return f"{count(len(names), 'parameter')} of {path}" + (f"; new: {', '.join(left)}" if left else "")
 
 
 def scale_weights(

@@ -29,7 +29,9 @@ def tensorboard_of(run: Run) -> list[Guarded]:
     try:
         import tensorboard  # noqa: F401
     except ImportError:
-        run.report.note("note    TensorBoard is not installed (pip install 'sparsesnn[tensorboard]'); continuing without it")
+        run.report.note(
+            "note    TensorBoard is not installed (pip install 'sparsesnn[tensorboard]'); continuing without it"
+        )
         return []
     return guarded(
         "TensorBoard", lambda: TensorBoard(run.config, run.folder, run.progress.epoch + 1, run.engine.weights)
@@ -74,8 +76,8 @@ class TensorBoard:
         self.writer.close()
 
     def _add_hyperparameters(self, result: Mapping[str, Any]) -> None:
-        given = flatten(self.config.to_dict())
-        parameters = {k: x if isinstance(x, (bool, int, float)) else printable(x) for k, x in given.items()}
+        hyperparameters = flatten(self.config.to_dict())
+        parameters = {k: x if isinstance(x, (bool, int, float)) else printable(x) for k, x in hyperparameters.items()}
         names = ("test_accuracy", "valid_accuracy", "test_loss", "samples_per_s")
         reached = {f"result/{name}": result[name] for name in names if result[name] is not None}
         self.writer.add_hparams(parameters, reached, run_name=".", global_step=self.epoch)

@@ -29,12 +29,12 @@ class Times:
         if data.dt_us is None:
             return cls()
         dt_ms = data.dt_us / 1e3
-        found = {name: time_constants(p, dt_ms) for name, p in network.populations.items()}
+        constants = {name: time_constants(p, dt_ms) for name, p in network.populations.items()}
         return cls(
             dt_ms,
             {
                 name: {decay: [x if math.isfinite(x) else "inf" for x in taus] for decay, taus in decays.items()}
-                for name, decays in found.items()
+                for name, decays in constants.items()
                 if decays
             },
         )

@@ -406,7 +406,7 @@ def test_pips_reason_is_its_last_error() -> None:
     said = "Looking\nERROR: no versions\nERROR: No matching distribution found for x\n[notice] new pip\n"
     assert environments.reason(said) == "No matching distribution found for x"
     assert environments.reason("one\ntwo\n\n") == "two"
-    assert environments.reason("") == environments.reason(None) == "it said nothing"
+    assert environments.reason("") == environments.reason(None) == "no output"
 
 
 def test_one_package_that_fails_is_missing_and_the_others_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

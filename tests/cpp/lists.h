@@ -36,7 +36,7 @@ inline OwnedLists random_lists(std::mt19937& random, int n_lists, int n_neurons,
     lists.n_spikes.push_back(n_spikes);
     lists.offsets.push_back(static_cast<std::int64_t>(lists.ids.size()));
   }
-  lists.ids.shrink_to_fit();  // so that a sanitizer sees whoever reads behind them
+  lists.ids.shrink_to_fit();  // so that a sanitizer detects reads past their end
   return lists;
 }
 

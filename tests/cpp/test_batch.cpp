@@ -1,5 +1,5 @@
-// Batches out of an event cache: the lists that belong there, in order, and no wild access whatever the cache says.
-// That augmented batches have the numbers of the specification is checked from Python, against the specification.
+// Batches from an event cache: the right lists, in order, and no wild access whatever the cache contains. Augmented
+// batches are compared with the specification from Python.
 #include <random>
 #include <set>
 #include <vector>
@@ -86,7 +86,7 @@ void plain_batches_hold_the_lists() {
   }
 }
 
-// Every change at once, at sizes that are marked and at sizes that are sorted.
+// Every change at once, at sizes that use marking and at sizes that use sorting.
 void augmented_lists_ascend(int n_steps, int n_neurons, double activity) {
   const auto data = random_data<std::uint16_t, std::uint16_t>(6, n_steps, n_neurons, activity, 2);
   const auto q = quantiles();

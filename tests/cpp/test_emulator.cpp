@@ -63,8 +63,7 @@ class Beyond : public poplar::Vertex {
 };
 SPARSESNN_VERTEX(Beyond, out)
 
-// Where fields and vertex state begin, from a multiple of 64, the first time that the vertex runs: when it is looked
-// at.
+// Where fields and vertex state begin, from a multiple of 64, at the vertex's first run: when it is checked.
 unsigned begins_seen[7] = {};
 
 class Addresses : public poplar::Vertex {
@@ -324,7 +323,7 @@ void alignment_and_memory() {
   CHECK_THROWS(b.run(),
                "field 'out' (variable 'odd'): begins 4 bytes into its tile's part; the field needs multiples of 8");
 
-  // A vertex is looked at on copies that are aligned as its fields promise and no more.
+  // A vertex is checked on copies with the alignment that its fields promise, and no more.
   Bench exact;
   const VertexRef v = exact.graph.addVertex(exact.set(), "sparsesnn::ipu::Addresses");
   exact.graph.setTileMapping(v, 0);

@@ -1,6 +1,6 @@
 // Runs the engine without Python, for the sanitizers: every model, reset and list rule on odd shapes, and the promise
-// that threads and instruction sets do not change a bit. That the numbers are right is tests/engine/test_engine.py's
-// matter.
+// that threads and instruction sets do not change a bit. The numbers themselves are checked in
+// tests/engine/test_engine.py.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -111,7 +111,7 @@ std::vector<unsigned char> run(const LayerSpec& spec, const Shape& shape, bool r
   return bytes;
 }
 
-// Of all passes so far (FNV-1a), which ./dev arm-tests compares between machines.
+// The hash of all passes so far (FNV-1a), which ./dev arm-tests compares between machines.
 std::uint64_t all_bits = 0xcbf29ce484222325;
 
 void check_layer(const LayerSpec& spec, const Shape& shape, bool recurrent, unsigned seed) {
@@ -147,7 +147,7 @@ void every_rule() {
       }
 }
 
-// Any worker may take a tile, also where there are fewer tiles than threads.
+// Any worker may take a tile, even if there are fewer tiles than threads.
 void more_threads_than_tiles() {
   const Shape shape{17, 9, 4, 9, 0, 16};
   LayerSpec spec;
@@ -195,7 +195,7 @@ void fingerprints() {
       CHECK(fingerprint(bytes.data(), size) != want);
       bytes[at] ^= 1 << at % 8;
     }
-    std::vector<unsigned char> zeros(size);  // as long as what they are padded with
+    std::vector<unsigned char> zeros(size);  // as long as the data and its padding
     CHECK(fingerprint(zeros.data(), size) != fingerprint(zeros.data(), size - 1));
   }
 }

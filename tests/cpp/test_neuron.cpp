@@ -15,7 +15,7 @@ using D = Dual<double>;
 
 bool near(double a, double b) { return std::fabs(a - b) <= 1e-12 * (1 + std::fabs(a) + std::fabs(b)); }
 
-// Not linear: v ← r + k·r² + i with r = v·(1 - s). Its adjoint is right where all neurons are listed, with their x.
+// Not linear: v ← r + k·r² + i with r = v·(1 - s). Its adjoint is right if all neurons are listed, with their x.
 struct Bent {
   static constexpr int n_states = 1, n_parameters = 2, n_constants = 1;
   static constexpr Index<0> v{}, bend{};
@@ -54,7 +54,7 @@ struct Bent {
 template <class M>
 constexpr bool lists_all = requires { M::lists_all; };
 
-// A sequence of steps: states before each, and what the reader of the spikes sends back.
+// A sequence of steps: states before each, and the gradients from the reader of the spikes.
 template <class M>
 struct Sequence {
   static constexpr int n_steps = 6;
@@ -88,7 +88,7 @@ struct Sequence {
   }
 };
 
-// ∂L/∂p of L = Σ_t e[t]·s[t] (of a readout, of z[t][0]) by dual numbers: a spike's derivative is σ'·∂(x - θ) where it
+// ∂L/∂p of L = Σ_t e[t]·s[t] (for a readout, of z[t][0]) by dual numbers: a spike's derivative is σ'·∂(x - θ) where it
 // is listed. `by`: a parameter, or n_parameters + t: the current of step t.
 template <class M, int by>
 double derivative(const Sequence<M>& q, bool detached) {
@@ -119,7 +119,7 @@ struct Found {
   double parameters[M::n_parameters] = {}, currents[Sequence<M>::n_steps] = {};
 };
 
-// The same backwards, as the engines go.
+// The same, backward, as in the engines.
 template <class M>
 Found<M> backwards(const Sequence<M>& q, bool detached) {
   Found<M> found;

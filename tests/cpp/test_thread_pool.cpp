@@ -81,7 +81,7 @@ void first_exception_reaches_the_caller() {
   for (const int n_threads : {1, 3}) {
     set_num_threads(n_threads);
     std::atomic<int> n_ran{0};
-    // So many that the other threads cannot run them all in the time slice that the failing one may lose.
+    // Enough items that the other threads cannot run them all in the time slice that the failing one may lose.
     const int n_items = 20000000;
     const auto run = [&] {
       parallel_for(n_items, [&](int item, int) {
@@ -137,7 +137,8 @@ void callers_take_turns() {
   CHECK_EQUAL(sum, 3l * 200 * 10);
 }
 
-// Until look() says that it is enough; others may work meanwhile, as one who forks with the GIL that look() waits for.
+// Until look() returns false; other threads may work meanwhile, such as one that forks with the GIL that look() waits
+// for.
 void looks_meanwhile() {
   static int n_looks;
   const auto work = [](int n_jobs) {
@@ -152,7 +153,7 @@ void looks_meanwhile() {
       return ++n_looks < 3;
     });
     std::thread([&] { work(20); }).join();
-    CHECK_EQUAL(n_looks, 0);  // another thread's
+    CHECK_EQUAL(n_looks, 0);  // set for another thread
     work(100);
     CHECK_EQUAL(n_looks, 3);
     sparsesnn::look_meanwhile([]() -> bool { throw std::runtime_error("a rank failed"); });
@@ -162,7 +163,7 @@ void looks_meanwhile() {
   }
 }
 
-// Each thread begins with the first item of its own run; nobody ends the first one before all have begun.
+// Each thread begins with the first item of its own run; no first item ends before all have begun.
 void threads_begin_far_apart() {
   for (const int n_threads : {2, 3, 7})
     for (const int n_items : {n_threads, 4 * n_threads, 4 * n_threads + 1, 100}) {

@@ -332,7 +332,9 @@ def test_several_instances_build_one_graph_and_run_their_replicas(device: Path, 
 
 
 def test_devices_that_do_not_fit(device: Path) -> None:
-    assert run_device(device, poprun(8, 4, ipus=2), 1, 8, 0, 4)[-1] == "error PopRun has other IPUs a replica"
+    assert (
+        run_device(device, poprun(8, 4, ipus=2), 1, 8, 0, 4)[-1] == "error PopRun has another number of IPUs a replica"
+    )
     assert run_device(device, {}, 1, 8, 0, 4)[-1].startswith("error POPDIST_NUM_IPUS_PER_REPLICA is not set")
     found = run_device(device, poprun(8, 8), 1, 4, 0, 4)[-1]
     assert found == "error PopDist chose device 14 with 8 IPUs, but this process has 4 replicas on 4"

@@ -44,7 +44,7 @@ def test_a_faultless_op_runs() -> None:
         ("output twice", r"output 0 is set twice"),
         # PopART's builder asks a function of its own, before there is an op
         ("inferred shape", r"output 0 is FLOAT\[2, 3\] by setup, but FLOAT\[1\] by shape inference"),
-        ("inferred outputs", r"shape inference tells of 3 outputs; it has 2"),
+        ("inferred outputs", r"shape inference gives 3 outputs; it has 2"),
         # attributes key outlining and the cache of executables
         ("not outlined", r"does not append attribute fault: two ops that differ in it would share code"),
         ("clone that differs", r"its clone differs"),
@@ -138,7 +138,7 @@ def test_example_outputs_agree_with_setup() -> None:
     assert torch.equal(running()[0], X)
     with pytest.raises(fake_popart.PopartError, match=r"output 1 is torch.float32 \(1,\) by setup, but its example is"):
         running(example_outputs=[X, torch.zeros(2)])
-    with pytest.raises(fake_popart.PopartError, match=r"a tensor is torch.int64; the fake knows float32 and int32"):
+    with pytest.raises(fake_popart.PopartError, match=r"a tensor is torch.int64; the fake supports float32 and int32"):
         running(example_outputs=[X, torch.zeros(1, dtype=torch.int64)])
 
 

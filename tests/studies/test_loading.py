@@ -119,7 +119,7 @@ def test_the_command_takes_a_recipe(folder: Path, tmp_path: Path, capsys: pytest
 
 
 def test_different_spikes_are_not_raced(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match=r"sample \d+ of Tonic is none of ours"):
+    with pytest.raises(DataError, match=r"sample \d+ of Tonic is not in our data"):
         bench_loading("shd", folder, cache_dir=tmp_path, parameters={"duplicates": "count:1"}, n_workers=0)
     other = tmp_path / "other"
     shutil.copytree(folder / "SHD", other / "SHD")

@@ -26,7 +26,7 @@ def make(task: Task) -> Callable[[], float]:
     def logits(parameters: Weights, x: jax.Array) -> jax.Array:
         weights, recurrent = parameters
         for weight, own in zip(weights[:-1], recurrent, strict=True):
-            # its event product of one step's spikes is slower than the dense one: the recurrent product stays dense
+            # its event product of one step's spikes is slower than the dense one, so the recurrent product stays dense
             x = lif(product(x, weight), own)
         return integrate(product(x, weights[-1])).mean(0)
 

@@ -1,6 +1,6 @@
-"""Networks with convolutions: the same convolutions and pools of PyTorch over all steps at once for all, the neurons of each library.
+"""Networks with convolutions: for all contestants PyTorch's convolutions and pools over all steps at once, and each library's neurons.
 
-`fused` has its time loop by hand, without autograd and in place (`convolution.Neurons`).
+`fused` has a hand-written time loop, in place and without autograd (`convolution.Neurons`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from rivals.contestants.torch_tools import integrate, linear, mean_of_potentials, step_of, tensor
 from rivals.task import BETA, SLOPE, THRESHOLD, Task
 
-#: spikes of currents, both [T, B, …], or [B, T, …] of those that have the batch first
+#: from currents to spikes, both [T, B, …], or [B, T, …] for batch-first libraries
 Neurons = Callable[[Tensor], Tensor]
 
 
 def make(task: Task, library: str) -> Callable[[], float]:
-    assert task.maps is not None, "cameras alone"
+    assert task.maps is not None, "for cameras only"
     scale = 1 / (1 - BETA) if library == "norse" else 1.0  # its step scales the input by 1 - β
     batch_first = library == "sinabs"
     stages: list[tuple[list[nn.Module], Neurons | None]] = []

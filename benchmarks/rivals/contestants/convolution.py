@@ -1,6 +1,6 @@
 """Delays as a convolution over time: one `conv1d` a layer with a tap for each delay, the products of oneDNN; its loops are those of `fused`.
 
-What delays that train as positions of taps (DCLS) have to compute at least: such a kernel is as long, and is made again at each step.
+The least computation for delays trained as positions of taps (DCLS): its kernel has the same length, and is made again at each step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def make(task: Task) -> Callable[[], float]:
 
 
 def kernel(weight: Tensor) -> Tensor:
-    """[N, M, n_delays] as `conv1d` reads it, the longest delay first, of weights [n_delays, M, N]."""
+    """The kernel of `conv1d`, [N, M, n_delays], the longest delay first, from weights [n_delays, M, N]."""
     return weight.flip(0).permute(2, 1, 0).contiguous()
 
 

@@ -1,7 +1,7 @@
 """Event products from PyTorch's stock sparse operations: CSR spikes forward and for ∂L/∂W, a dense product for ∂L/∂s.
 
 The loops over time are those of `fused`. A recurrent product stays dense forward and backward: one step's spikes are too
-few to be worth a conversion; only its weight gradient is sparse.
+few to justify a conversion; only its weight gradient is sparse.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _csr(row: Tensor, column: Tensor, shape: tuple[int, int], dtype: torch.dtype
 
 
 class Lif(torch.autograd.Function):
-    """As `fused.Lif`, with the spikes given twice: as a tensor, for autograd, and as events, for the products."""
+    """Like `fused.Lif`, with the spikes given twice: as a tensor, for autograd, and as events, for the products."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, lists: Events, weight: Tensor, own: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Dense PyTorch as fast as it gets by hand: large products, a time loop without autograd, nothing computed twice.
+"""The fastest hand-written dense PyTorch: large products, a time loop without autograd, nothing computed twice.
 
 Per layer one product makes the currents of all steps; the loop over time then works in place on slices that stay in the
 cache. Backward, the loop turns ∂L/∂s into ∂L/∂i in place; two large products give ∂L/∂W and the next ∂L/∂s.
@@ -53,7 +53,7 @@ class Lif(torch.autograd.Function):
 
 
 def deliver(x: Tensor, weight: Tensor, delays: tuple[int, ...]) -> Tensor:
-    """Currents [T, B, N] of spikes [T, B, M]: one product over all steps, or one for each delay, without the steps it leaves empty."""
+    """Currents [T, B, N] of spikes [T, B, M]: one product over all steps, or one for each delay, without the steps before it."""
     if not delays:
         return x @ weight
     n_steps, currents = len(x), x.new_zeros(*x.shape[:2], weight.shape[-1])
@@ -66,16 +66,16 @@ def deliver(x: Tensor, weight: Tensor, delays: tuple[int, ...]) -> Tensor:
 def deliver_grad(
     x: Tensor, weight: Tensor, delays: tuple[int, ...], d_current: Tensor, *, with_x: bool
 ) -> tuple[Tensor | None, Tensor]:
-    """∂L/∂x, where it is wanted, and ∂L/∂weight."""
+    """∂L/∂x, if wanted, and ∂L/∂weight."""
     if not delays:
         return d_current @ weight.T if with_x else None, x.flatten(0, 1).T @ d_current.flatten(0, 1)
     n_steps, d_x, d_weight = len(x), torch.zeros_like(x) if with_x else None, torch.zeros_like(weight)
     for k, delay in enumerate(delays):
         if delay < n_steps:
-            sent, arrived = x[: n_steps - delay].flatten(0, 1), d_current[delay:].flatten(0, 1)
-            torch.mm(sent.T, arrived, out=d_weight[k])
+            sent, d_arrivals = x[: n_steps - delay].flatten(0, 1), d_current[delay:].flatten(0, 1)
+            torch.mm(sent.T, d_arrivals, out=d_weight[k])
             if d_x is not None:
-                d_x[: n_steps - delay].flatten(0, 1).addmm_(arrived, weight[k].T)
+                d_x[: n_steps - delay].flatten(0, 1).addmm_(d_arrivals, weight[k].T)
     return d_x, d_weight
 
 
@@ -92,7 +92,7 @@ def fire(v: Tensor, own: Tensor | None) -> Tensor:
 
 
 def go_back(v: Tensor, d_spikes: Tensor, own: Tensor | None) -> Tensor:
-    """∂L/∂i[t] = β·∂L/∂i[t+1] + σ'(v[t] - θ)·(∂L/∂s[t] + V·∂L/∂i[t+1]); uses up `v`."""
+    """∂L/∂i[t] = β·∂L/∂i[t+1] + σ'(v[t] - θ)·(∂L/∂s[t] + V·∂L/∂i[t+1]); overwrites `v`."""
     d_current = d_spikes if d_spikes.is_contiguous() else d_spikes.contiguous()
     for t in range(len(v) - 1, -1, -1):
         # 1/σ' = (slope·|v - θ| + 1)²

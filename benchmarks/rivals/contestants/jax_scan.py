@@ -1,4 +1,4 @@
-"""JAX by hand: products of all steps at once, one `lax.scan` a layer, everything compiled together."""
+"""Hand-written JAX: products of all steps at once, one `lax.scan` a layer, everything compiled together."""
 
 from __future__ import annotations
 

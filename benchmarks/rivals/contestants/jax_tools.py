@@ -1,4 +1,4 @@
-"""What all JAX contestants share."""
+"""Shared by all JAX contestants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 def step_of(
     logits: Callable[[Any, jax.Array], jax.Array], parameters: Any, spikes: jax.Array, task: Task
 ) -> Callable[[], float]:
-    """Forward, loss, backward, Adam, compiled together; the old parameters' memory is given to the new."""
+    """Forward, loss, backward, Adam, compiled together; the new parameters reuse the memory of the old."""
     optimizer = optax.adam(LEARNING_RATE)
     labels = jnp.asarray(task.labels)
 

@@ -1,4 +1,4 @@
-"""jaxpike: `Sequential`, whose products run before the scan, or `Graph` where a layer feeds itself."""
+"""jaxpike: `Sequential`, whose products run before the scan, or `Graph` for a recurrent layer."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def _lif() -> Any:
 
 
 def _dense(weight: Any) -> Any:
-    """Its neurons scale their input by 1 - β; the weights undo that."""
+    """A layer whose weights undo the neurons' factor 1 - β on their input."""
     layer = jp.Dense(*weight.shape, key=jax.random.key(0), use_bias=False)
     return eqx.tree_at(lambda d: d.weight, layer, jnp.asarray(weight.T) / (1 - BETA))

@@ -1,4 +1,4 @@
-"""sparsesnn through its public interface, as training runs it: in one call a step."""
+"""sparsesnn through its public interface, as in training: one call a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsesnn.adam import Adam
 from sparsesnn.engines import set_threads
 from sparsesnn.loss import CrossEntropy
 
-#: delay of the slowest of the senders that have delays of their own, steps: as far back as the workloads with delays reach
+#: the longest axonal delay, in steps: the same as in the workloads with delays
 LONGEST = 24
 
 
@@ -32,8 +32,8 @@ def make(task: Task, grad_threshold: float, backend: str = "cpu", axonal: str = 
         for k, (layer, own) in enumerate(
             zip(model.layers.values(), [*task.recurrent, None], strict=True) if task.maps is None else ()
         ):
-            given = [*(weight for _, weight in task.taps(k)), *([] if own is None else [own])]
-            for parameter, weight in zip(layer.weights, given, strict=True):  # type: ignore[arg-type]
+            weights = [*(weight for _, weight in task.taps(k)), *([] if own is None else [own])]
+            for parameter, weight in zip(layer.weights, weights, strict=True):  # type: ignore[arg-type]
                 parameter.copy_(torch.from_numpy(weight))
     model.to(torch.get_default_device())
     spikes = ss.SpikeBatch.from_dense(tensor(task.dense()))
@@ -49,7 +49,7 @@ def make(task: Task, grad_threshold: float, backend: str = "cpu", axonal: str = 
 
 
 def own_adam(parameters: list[Tensor]) -> torch.optim.Optimizer:
-    """The one that training takes beside the engine."""
+    """The optimizer that training uses with the engine."""
     return Adam(parameters, lr=LEARNING_RATE)
 
 

@@ -1,6 +1,6 @@
 """SpikingJelly: feed-forward layers in multi-step mode, its LIF over all steps at once; a recurrent one step by step.
 
-Its own recurrent container multiplies by the identity too, twice the work: here the loop adds the product by hand. Delays are its
+Its own recurrent container also multiplies by the identity, twice the work, so the loop here adds the product. Delays are its
 `layer.Delay` in multi-step mode, with an `nn.Linear` for each.
 """
 

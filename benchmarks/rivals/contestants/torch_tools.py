@@ -1,4 +1,4 @@
-"""What all PyTorch contestants share."""
+"""Shared by all PyTorch contestants."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rivals.task import BETA, LEARNING_RATE, SLOPE, Task
 
 
 def tensor(array: NDArray[Any]) -> Tensor:
-    """An array where PyTorch makes new tensors: on the device of the race, while a contestant is made."""
+    """A tensor on PyTorch's default device: that of the race, while a contestant is made."""
     return torch.from_numpy(array).to(torch.get_default_device())
 
 
 def fused_adam(parameters: list[Tensor]) -> torch.optim.Optimizer:
-    """PyTorch's fastest."""
+    """PyTorch's fastest Adam."""
     return torch.optim.Adam(parameters, lr=LEARNING_RATE, fused=True)
 
 
@@ -48,7 +48,7 @@ def learning_step(
     """`learn`, which adds gradients to the parameters and returns the loss, and Adam."""
     parameters = list(parameters)
     optimizer = adam(parameters)
-    for parameter in parameters:  # Adam's state is there before the first step, so memory is counted without it
+    for parameter in parameters:  # creates Adam's state before the first step, so that memory is counted without it
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
@@ -70,12 +70,12 @@ def parameters_of(task: Task) -> tuple[list[torch.nn.Parameter], list[torch.nn.P
 
 
 def all_of(weights: Iterable[Tensor], recurrent: Iterable[Tensor | None]) -> list[Tensor]:
-    """What the optimizer gets."""
+    """All parameters for the optimizer."""
     return [*weights, *(own for own in recurrent if own is not None)]
 
 
 def delayed(x: Tensor, delay: int) -> Tensor:
-    """x [T, B, N] as it is `delay` steps later: zeros first."""
+    """x [T, B, N] shifted by `delay` steps, zeros first."""
     return functional.pad(x, (0, 0, 0, 0, delay, 0))[: len(x)] if delay else x
 
 

@@ -131,10 +131,10 @@ def _arrivals(steps: Sequence[Mapping[str, Lengths]], t: int) -> Callable[[str, 
 def _mean(steps: list[list[Superstep]]) -> list[Superstep]:
     """The mean of time steps, superstep by superstep."""
     n = len(steps)
-    found = []
+    means = []
     for same in zip(*steps, strict=True):
         phases = dict.fromkeys(phase for s in same for phase in s.compute)
-        found.append(
+        means.append(
             replace(
                 same[0],
                 compute={phase: sum(s.compute.get(phase, 0.0) for s in same) / n for phase in phases},
@@ -143,7 +143,7 @@ def _mean(steps: list[list[Superstep]]) -> list[Superstep]:
                 link=sum(s.link for s in same) / n,
             )
         )
-    return found
+    return means
 
 
 class _Machine:
@@ -191,7 +191,7 @@ class _Machine:
 
     def again(self, rounds: list[int]) -> tuple[Superstep, ...]:
         """The supersteps of a step that runs again, from kept lists."""
-        found = []
+        supersteps = []
         for r in rounds:
             names = [k for k in self.sizes if k not in self.plan.inputs and self.plan.stages[k] == r]
             before = (
@@ -200,9 +200,9 @@ class _Machine:
                 else [k for k in self._firing(list(self.sizes)) if self.plan.stages.get(k) == r - 1]
             )
             sends = list(self.plan.populations) if r == rounds[0] else before
-            found.append(self._superstep("nothing", self._traffic(), self._collectors(sends, "again")))
-            found.append(self.lists_forward(self._firing(names), names))
-        return tuple(found)
+            supersteps.append(self._superstep("nothing", self._traffic(), self._collectors(sends, "again")))
+            supersteps.append(self.lists_forward(self._firing(names), names))
+        return tuple(supersteps)
 
     # -- backward --
 

@@ -65,7 +65,7 @@ def _cut(n: int, size: int) -> list[tuple[int, int]]:
 
 def _contiguous(plan: Plan, sizes: Mapping[str, int]) -> Starts | None:
     """Populations joined by delay 0 stay on one device, so a group may begin on the next one."""
-    target, tile, found = plan.target, 0, Starts()
+    target, tile, starts = plan.target, 0, Starts()
     for group in _groups(plan):
         n_shards = sum(-(-plan.populations[k].n // sizes[k]) for k in group)
         left = -tile % target.tiles
@@ -73,9 +73,9 @@ def _contiguous(plan: Plan, sizes: Mapping[str, int]) -> Starts | None:
             tile += left
         for name in group:
             cuts = _cut(plan.populations[name].n, sizes[name])
-            found[name] = [(target.tile_number(tile + k), first, n) for k, (first, n) in enumerate(cuts)]
+            starts[name] = [(target.tile_number(tile + k), first, n) for k, (first, n) in enumerate(cuts)]
             tile += len(cuts)
-    return found if tile <= target.n_tiles else None
+    return starts if tile <= target.n_tiles else None
 
 
 def _groups(plan: Plan) -> list[list[str]]:
@@ -97,32 +97,34 @@ def _groups(plan: Plan) -> list[list[str]]:
 
 
 def _split(plan: Plan, sizes: Mapping[str, int]) -> Starts | None:
-    target, found = plan.target, Starts()
+    target, starts = plan.target, Starts()
     if sum(-(-plan.populations[k].n // size) for k, size in sizes.items()) > target.n_tiles:
         return None
     used = [0] * target.devices
     for name, size in sizes.items():
         n = plan.populations[name].n
         n_shards = -(-n // size)
-        found[name] = []
+        starts[name] = []
         for d in range(target.devices):
             # full-sized shards on every device, so that only the very last one is smaller
             low, high = (k * n_shards // target.devices for k in (d, d + 1))
             for k in range(low, high):
-                found[name].append((d * target.stride + used[d], k * size, min(size, n - k * size)))
+                starts[name].append((d * target.stride + used[d], k * size, min(size, n - k * size)))
                 used[d] += 1
-    return found if max(used) <= target.tiles else None
+    return starts if max(used) <= target.tiles else None
 
 
 def _shared(plan: Plan, sizes: Mapping[str, int]) -> Starts:
     """Each population begins where the last one ended, so that remainders do not meet on the first tiles."""
-    target, tile, found = plan.target, 0, Starts()
+    target, tile, starts = plan.target, 0, Starts()
     for name, size in sizes.items():
         cuts = _cut(plan.populations[name].n, size)
         # ascending tiles, as everywhere; the first tile rotates
-        found[name] = [(target.tile_number((tile + k) % target.n_tiles), first, n) for k, (first, n) in enumerate(cuts)]
+        starts[name] = [
+            (target.tile_number((tile + k) % target.n_tiles), first, n) for k, (first, n) in enumerate(cuts)
+        ]
         tile += len(cuts)
-    return found
+    return starts
 
 
 # ---- helpers -------------------------------------------------------------------------------------------------------
@@ -173,13 +175,13 @@ def _collectors(plan: Plan, name: str, turns: _Turns) -> tuple[Collector, ...]:
     homes = _devices(p)
     if not homes:  # an input's lists are kept on the devices that read them
         homes = sorted({d for c in plan.outgoing(name) for d in _devices(plan.populations[c.post])}) or [0]
-    found = []
+    collectors = []
     for k, device in enumerate(homes):
         low, high = (i * b // len(homes) for i in (k, k + 1))
         n_parts = min(high - low, plan.target.tiles)
         bounds = [low + i * (high - low) // n_parts for i in range(n_parts + 1)] if n_parts else []
-        found += [Collector(turns.tile(device), lo, hi - lo, device) for lo, hi in pairwise(bounds)]
-    return tuple(found)
+        collectors += [Collector(turns.tile(device), lo, hi - lo, device) for lo, hi in pairwise(bounds)]
+    return tuple(collectors)
 
 
 def _devices(p: PopulationPlan) -> list[int]:
@@ -197,7 +199,7 @@ def _reducers(plan: Plan, pre: str, post: str, n_reduced: list[int], turns: _Tur
     At most one group, and so one reducer, for every tile of the device.
     """
     shards, collectors = plan.populations[post].shards, plan.populations[pre].collectors
-    found = []
+    reducers = []
     first = 0
     while first < len(shards):
         device = shards[first].device
@@ -211,6 +213,6 @@ def _reducers(plan: Plan, pre: str, post: str, n_reduced: list[int], turns: _Tur
         for g in range(n_groups):
             low, high = (first + k * (last - first) // n_groups for k in (g, g + 1))
             for c in collectors:
-                found.append(Reducer(turns.tile(device), low, high - low, c.first, c.n, device))
+                reducers.append(Reducer(turns.tile(device), low, high - low, c.first, c.n, device))
         first = last
-    return tuple(found)
+    return tuple(reducers)

@@ -154,16 +154,16 @@ def shard_receives(plan: Plan, name: str) -> dict[str, int]:
     """Superstep → bytes that a shard of population `name` receives, whatever its size."""
     b, capacity = plan.n_samples, plan.populations[name].capacity
     senders = [(plan.populations[c.pre].capacity, c.pre in plan.inputs) for c in plan.incoming(name)]
-    found = {"lists": b * sum(list_bytes(k) for k, _ in senders)}
+    sizes = {"lists": b * sum(list_bytes(k) for k, _ in senders)}
     if plan.trains:
         for what, chosen in (
             ("gradients", [k for k, is_input in senders if not is_input]),
             ("input gradients", [k for k, is_input in senders if is_input]),
         ):
-            found[what] = b * sum(list_bytes(k) + bucket_bytes(k) for k in chosen)
+            sizes[what] = b * sum(list_bytes(k) + bucket_bytes(k) for k in chosen)
         spiking = fires(plan.network.populations[name])
-        found["states"] = b * (list_bytes(capacity) + slots_bytes(capacity)) if spiking else 0
-    return found
+        sizes["states"] = b * (list_bytes(capacity) + slots_bytes(capacity)) if spiking else 0
+    return sizes
 
 
 def shard_bytes(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTIONS) -> int:
@@ -201,11 +201,11 @@ def collector_receives(plan: Plan, name: str, n_samples: int) -> dict[str, int]:
         return {}
     if not fires(plan.network.populations[name]):
         return {"values": 4 * n_samples * p.n}
-    found = {"masks": 4 * n_samples * sum(mask_words(s.n) for s in p.shards)}
+    sizes = {"masks": 4 * n_samples * sum(mask_words(s.n) for s in p.shards)}
     if plan.trains:
         groups = sum(n_groups(plan, c.pre, c.post) for c in plan.outgoing(name))
-        found["sums"] = n_samples * groups * slots_bytes(p.capacity)
-    return found
+        sizes["sums"] = n_samples * groups * slots_bytes(p.capacity)
+    return sizes
 
 
 def n_groups(plan: Plan, pre: str, post: str) -> int:

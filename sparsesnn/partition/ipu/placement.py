@@ -23,23 +23,23 @@ MAX_TRIES = 8
 def place_shards(plan: Plan, strategy: str, layout: str, a: CycleAssumptions) -> Plan:
     """The fastest of the requested layouts, by prediction."""
     check_dense(plan.network.connections, "the IPU program")
-    found = [p for name in _layouts(plan, layout) if (p := _laid_out(plan, strategy, name, a)) is not None]
-    if not found:
+    plans = [p for name in _layouts(plan, layout) if (p := _laid_out(plan, strategy, name, a)) is not None]
+    if not plans:
         emptiest = _emptiest(plan, layout, a)
         if emptiest is None or tile_totals(emptiest).max() > plan.target.bytes_per_tile:
             raise _refusal(plan, emptiest, layout, a)
-        found = [emptiest]
-    if plan.keep_every > 1 and (deep := [p for p in found if loops_rounds(p)]):
-        found = [p for p in found if p not in deep]
-        if not found:
+        plans = [emptiest]
+    if plan.keep_every > 1 and (deep := [p for p in plans if loops_rounds(p)]):
+        plans = [p for p in plans if p not in deep]
+        if not plans:
             raise ConfigError(
                 f"plan: keep_every is {plan.keep_every}, but populations joined by delay 0 run in {1 + max(plan.stages.values())} "
                 f"rounds, which share vertices on {plan.target.n_tiles} tiles; give delay=1, more tiles, or keep_every=1"
             )
-    legal = [p for p in found if crossing(p) is None]
+    legal = [p for p in plans if crossing(p) is None]
     if not legal:
-        pre, post = crossing(found[0]) or ("", "")
-        devices = sorted({s.device for name in (pre, post) for s in found[0].populations[name].shards})
+        pre, post = crossing(plans[0]) or ("", "")
+        devices = sorted({s.device for name in (pre, post) for s in plans[0].populations[name].shards})
         raise ConfigError(
             f"plan: connection {pre}->{post} has delay 0, but its neurons are on devices {_few(devices)} of "
             f"'{plan.target.name}'; connections that cross devices need delay 1, so that all layers of all devices "
@@ -92,8 +92,8 @@ def _few(numbers: Sequence[int]) -> str:
 def _emptiest(plan: Plan, layout: str, a: CycleAssumptions) -> Plan | None:
     """Ignores the memory of tiles: of the layouts that delays allow, or of all if they allow none, the plan whose
     fullest tile holds least; None if there are too few tiles at all."""
-    found = _flattest(plan, layout, a, fitting=False)
-    return min(found, key=lambda p: (crossing(p) is not None, int(tile_totals(p).max())), default=None)
+    plans = _flattest(plan, layout, a, fitting=False)
+    return min(plans, key=lambda p: (crossing(p) is not None, int(tile_totals(p).max())), default=None)
 
 
 def _flattest(plan: Plan, layout: str, a: CycleAssumptions, *, fitting: bool) -> Iterator[Plan]:
@@ -158,18 +158,18 @@ def _proposal(plan: Plan, layout: str, a: CycleAssumptions) -> str:
             crossing(p) is None and tile_totals(p).max() <= room for p in _flattest(changed, layout, a, fitting=True)
         )
 
-    found = []
+    changes = []
     late = _with_delay(plan)
     if late is not None and fits(late):
-        found.append("give delay 1 (0)")
+        changes.append("give delay 1 (0)")
     for devices in (2, 4, 8, 16, 32, 64):
         if devices > plan.target.devices:
             more = plan.target.with_devices(devices)
             if fits(replace(plan, target=more)):
-                found.append(f"use {more.name}")
+                changes.append(f"use {more.name}")
                 break
             if late is not None and fits(replace(late, target=more)):
-                found.append(f"use {more.name} with delay 1 (0)")
+                changes.append(f"use {more.name} with delay 1 (0)")
                 break
     for what, value, change in (
         ("batch", plan.n_samples, lambda n: replace(plan, n_samples=n)),
@@ -179,20 +179,20 @@ def _proposal(plan: Plan, layout: str, a: CycleAssumptions) -> str:
         while tried >= 1 and not fits(change(tried)):
             tried //= 2
         if tried >= 1:
-            found.append(f"lower {what} to {tried} ({value})")
+            changes.append(f"lower {what} to {tried} ({value})")
     segment = round(math.sqrt(plan.n_steps))
     if plan.trains and plan.keep_every == 1 and 1 < segment < plan.n_steps and fits(replace(plan, keep_every=segment)):
-        found.append(f"keep every {segment}th potential (keep_every, 1)")
+        changes.append(f"keep every {segment}th potential (keep_every, 1)")
     if plan.optimizer == "adam" and fits(replace(plan, optimizer="sgd")):
-        found.append("use optimizer sgd (adam)")
+        changes.append("use optimizer sgd (adam)")
     if plan.weight_dtype == "float32" and fits(replace(plan, weight_dtype="half")):
-        found.append("use half-precision weights (float32)")
+        changes.append("use half-precision weights (float32)")
     halved = _with_capacities(plan, 2)
     if halved != plan and fits(halved):
         sizes = {k: p.capacity for k, p in halved.populations.items() if p.capacity != plan.populations[k].capacity}
         name, slots = max(sizes.items(), key=lambda item: item[1])
-        found.append(f"halve capacities ({name}: {slots} instead of {plan.populations[name].capacity})")
-    return " or ".join(found) if found else "no single change of devices, batch, steps or optimizer is enough"
+        changes.append(f"halve capacities ({name}: {slots} instead of {plan.populations[name].capacity})")
+    return " or ".join(changes) if changes else "no single change of devices, batch, steps or optimizer is enough"
 
 
 def _with_delay(plan: Plan) -> Plan | None:

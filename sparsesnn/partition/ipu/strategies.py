@@ -92,8 +92,8 @@ class Sizing:
         starts = [self.by_bytes(), self.by_work()]
         # fewer, larger shards: less collection, more computation
         starts += [self.even(2**k) for k in range(max(self.n.values()).bit_length())]
-        found = [s for s in starts if s is not None]
-        return self._improve(min(found, key=self.estimate)) if found else None
+        feasible = [s for s in starts if s is not None]
+        return self._improve(min(feasible, key=self.estimate)) if feasible else None
 
     def sizes(self, strategy: str) -> Sizes | None:
         return {"even": self.even, "bytes": self.by_bytes, "work": self.by_work, "search": self.search}[strategy]()

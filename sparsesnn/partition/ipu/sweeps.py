@@ -190,7 +190,7 @@ def sensitivity(target: str = "ipu-mk2", delay: int = 0) -> tuple[float, list[Se
         exchange = replace(machine.exchange, **changes)  # type: ignore[arg-type]
         return predict(replace(plan, target=replace(machine, exchange=exchange)), assumptions).samples_per_s
 
-    found = [
+    rows = [
         Sensitivity(what, *(speed(_scaled(names, factor)) for factor in (0.5, 2.0))) for what, names in GROUPS.items()
     ]
     for what, name in (
@@ -198,8 +198,8 @@ def sensitivity(target: str = "ipu-mk2", delay: int = 0) -> tuple[float, list[Se
         ("barrier (200 cycles)", "sync_cycles"),
     ):
         value = getattr(machine.exchange, name)
-        found.append(Sensitivity(what, speed(**{name: value / 2}), speed(**{name: 2 * value})))
-    return speed(), found
+        rows.append(Sensitivity(what, speed(**{name: value / 2}), speed(**{name: 2 * value})))
+    return speed(), rows
 
 
 def _scaled(names: Sequence[str], factor: float) -> CycleAssumptions:

@@ -133,8 +133,8 @@ def shard_cycles(
     spiking = fires(population)
     deliver: float = 0
     for c in plan.incoming(name):
-        arrived = arrivals(c.pre, c.delay) if arrivals else lengths[c.pre]
-        spikes, _ = arrived.of_worker(samples, a.worker_spread)
+        length = arrivals(c.pre, c.delay) if arrivals else lengths[c.pre]
+        spikes, _ = length.of_worker(samples, a.worker_spread)
         deliver += a.deliver_list + spikes * (a.deliver_id + a.deliver_pair * pairs)
     step: float = a.step_sample + pairs * (a.step_pair + a.step_state * (len(population.states) - 1))
     step += a.operation * population.operations[0] * n

@@ -1,5 +1,5 @@
-// Ops that do what custom ops must not do, one fault each, to see that the fake PopART notices: `faulty::Copy` puts out
-// a copy of its input and a count, unless its attribute `fault` says otherwise.
+// Ops with one forbidden behavior each, to check that the fake PopART notices: `faulty::Copy` outputs a copy of its
+// input and a count, unless its attribute `fault` names a fault.
 #include <memory>
 #include <popart/op.hpp>
 #include <popart/opmanager.hpp>

@@ -1,9 +1,8 @@
 // Fake PopART, for tests: makes one registered op, and its gradient op, on the emulated machine, and runs them.
 //
-// It stands for what PopART does around a custom op, and refuses what PopART refuses, or silently gets wrong:
+// It stands for PopART's work around a custom op, and refuses everything that PopART refuses, or silently gets wrong:
 // attributes of another type, outputs that `setup` or `grow` left out or shaped differently, gradients of outputs that
-// are not on the loss's path, attributes that are not serialized, inputs that are overwritten. A C interface, for
-// ctypes.
+// do not affect the loss, attributes that are not serialized, inputs that are overwritten. A C interface, for ctypes.
 #include <cstring>
 #include <iomanip>
 #include <memory>
@@ -44,7 +43,7 @@ std::string text_of(const TensorInfo& info) {
   return text + "]";
 }
 
-// PopART lays tensors out like this where nobody has an opinion: evenly, over all tiles.
+// PopART's default layout of tensors: evenly over all tiles.
 poplar::Tensor add_linear(poplar::Graph& graph, const TensorInfo& info, const std::string& name) {
   const poplar::Tensor t = graph.addVariable(type_of(info), info.shape_szt(), name);
   const std::size_t n = t.numElements(), n_tiles = graph.getTarget().getNumTiles(), share = (n + n_tiles - 1) / n_tiles;
@@ -53,7 +52,7 @@ poplar::Tensor add_linear(poplar::Graph& graph, const TensorInfo& info, const st
   return t;
 }
 
-// A tensor's stream: into the device, and out again.
+// A tensor's streams, to and from the device.
 struct Stream {
   TensorInfo info;
   std::vector<unsigned char> to_device, from_device;
@@ -105,7 +104,7 @@ class Session {
     for (std::size_t k = 0; k < op_->n_outputs(); ++k) take("output", k, outputs[k]);
   }
 
-  // d_outputs: null where the loss does not depend on an output. d_inputs: null where nobody asks.
+  // d_outputs: null if the loss does not depend on an output. d_inputs: null if not wanted.
   void backward(const void* const* d_outputs, void* const* d_inputs) {
     if (!grad_op_) throw error("{} was made without a gradient", op_->opid);
     for (const auto& m : grad_op_->gradInputInfo()) {
@@ -149,12 +148,12 @@ class Session {
       if (!cache.texts().count(name) || !outline.texts().count(name))
         throw error("{} does not append attribute {}: two ops that differ in it would share code", op.opid, name);
   }
-  // What the builder is told of the outputs before the op exists is what `setup` finds.
+  // Checks that shape inference, before the op exists, gives the infos of `setup`.
   static void check_inferred(const Op& op, const popart::Attributes& attributes, const std::vector<TensorInfo>& inputs,
                              std::size_t n_outputs) {
     const auto found = popart::ShapeInferenceFunctions::entries().find(op.opid);
     if (found == popart::ShapeInferenceFunctions::entries().end())
-      throw error("{} has no shape inference function: PopART warns, and knows no shapes behind it", op.opid);
+      throw error("{} has no shape inference function: PopART warns, and knows no shapes after it", op.opid);
     std::map<int, TensorInfo> known;
     for (std::size_t k = 0; k < inputs.size(); ++k) known[static_cast<int>(k)] = inputs[k];
     popart::ShapeInferenceContext context(known, attributes, static_cast<int>(n_outputs));
@@ -164,7 +163,7 @@ class Session {
         throw error("{}: output {} is {} by setup, but {} by shape inference", op.opid, k, text_of(op.outInfo(k)),
                     text_of(context.outInfo(k)));
     if (context.getOutputInfos().size() != n_outputs)
-      throw error("{}: shape inference tells of {} outputs; it has {}", op.opid, context.getOutputInfos().size(),
+      throw error("{}: shape inference gives {} outputs; it has {}", op.opid, context.getOutputInfos().size(),
                   n_outputs);
   }
   static void check_clone(const Op& a, const Op& b) {
@@ -208,7 +207,7 @@ class Session {
 
   void grow_backward(Sequence& program) {
     const std::vector<std::unique_ptr<Op>> grad_ops = op_->getGradOps();
-    if (grad_ops.size() != 1) throw error("{} has {} gradient ops; this fake knows one", op_->opid, grad_ops.size());
+    if (grad_ops.size() != 1) throw error("{} has {} gradient ops; this fake supports one", op_->opid, grad_ops.size());
     const Op& made = *grad_ops[0];
     std::map<int, TensorInfo> infos;
     for (const auto& m : made.gradInputInfo())
@@ -321,7 +320,7 @@ auto guarded(F&& f) -> decltype(f()) {
   }
 }
 
-// What the op read of a description, in the form that description.h gives.
+// The description as the op parsed it, in the format of description.h.
 std::string written(const sparsesnn::popart_op::Description& d) {
   std::ostringstream s;
   s << std::setprecision(9) << "pass " << d.saves << " " << d.input_gradient << "\ncodelets " << d.codelets;
@@ -374,7 +373,7 @@ void fake_popart_put_floats(popart::Attributes* a, const char* key, const float*
   a->put(key, popart::Attributes::Floats(values, values + n));
 }
 
-// dims: those of all inputs, one after the other. Takes the attributes. Null: see fake_popart_error.
+// dims: those of all inputs, one after the other. Takes ownership of the attributes. Null: see fake_popart_error.
 Session* fake_popart_op(const char* domain, const char* type, int version, popart::Attributes* attributes, int n_inputs,
                         const int* is_float, const int* ranks, const std::int64_t* dims, int n_outputs, int n_tiles,
                         int trains, const char* checks) {

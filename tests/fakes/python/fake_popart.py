@@ -1,7 +1,7 @@
 """A fake PopART for tests: our custom op, compiled against fake headers, on the emulated machine.
 
-`library()` compiles what a PopTorch user would compile with the SDK (host/src/popart, host/src/ipu, codelets/ipu) with
-the emulated machine and tests/fakes/popart/session.cpp in the place of Poplar and PopART. `Op` is one custom op with
+`library()` compiles the sources that a PopTorch user would compile with the SDK (host/src/popart, host/src/ipu, codelets/ipu) with
+the emulated machine and tests/fakes/popart/session.cpp in place of Poplar and PopART. `Op` is one custom op with
 its gradient op, for given shapes and attributes.
 """
 
@@ -34,18 +34,18 @@ SOURCES = (
 INCLUDES = (".", "host/src/emulator/include", "tests/fakes/popart/include")
 HEADERS = ("host/src/**/*.h", "host/src/**/*.hpp", "codelets/**/*.h", "tests/fakes/popart/**/*.hpp")
 FLAGS = ("-O1", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra")
-#: the emulated machine of every op: tiles, and when it looks for faults (host/src/emulator/machine.h)
+#: the emulated machine of every op: tiles, and when it checks for faults (host/src/emulator/machine.h)
 machine = {"tiles": 64, "checks": os.environ.get("FAKE_POPART_CHECKS", "first")}
 
 
 class PopartError(RuntimeError):
-    """What PopTorch raises where PopART or Poplar refuse."""
+    """PopTorch's exception for errors of PopART or Poplar."""
 
 
 def build(folder: Path) -> Path:
-    """The library, compiled unless these very sources were compiled before."""
-    found = sorted(path for pattern in SOURCES for path in ROOT.glob(pattern))
-    sources = [path for path in found if "_module" not in path.name]  # bindings for Python
+    """The library, compiled unless the same sources were compiled before."""
+    paths = sorted(path for pattern in SOURCES for path in ROOT.glob(pattern))
+    sources = [path for path in paths if "_module" not in path.name]  # bindings for Python
     headers = sorted(path for pattern in HEADERS for path in ROOT.glob(pattern))
     compiler = os.environ.get("CXX", "g++")
     key = hashlib.sha256(" ".join([compiler, *FLAGS]).encode())
@@ -55,7 +55,7 @@ def build(folder: Path) -> Path:
     into.mkdir(parents=True, exist_ok=True)
     library = into / "libfake_popart.so"
     with (into / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes: one compiles
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several test processes only one compiles
         if library.exists():
             return library
         front = [shutil.which("ccache") or "", compiler]
@@ -63,7 +63,7 @@ def build(folder: Path) -> Path:
 
         def compile_one(source: Path) -> Path:
             out = into / (str(source.relative_to(ROOT)).replace("/", "_") + ".o")
-            # C++17 as the SDK's compiler has it; our thread pool needs more, and is no part of what users build
+            # C++17 like the SDK's compiler; our thread pool needs more, and is not part of users' builds
             standard = "-std=c++20" if source.name == "thread_pool.cpp" else "-std=c++17"
             subprocess.run([*command, standard, "-c", str(source), "-o", str(out)], check=True)
             return out
@@ -80,7 +80,7 @@ def build(folder: Path) -> Path:
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL:
-    found = ctypes.CDLL(str(build(ROOT / "build" / "fakes")))
+    lib = ctypes.CDLL(str(build(ROOT / "build" / "fakes")))
     pointer, text, whole = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
     for name, result, arguments in (
         ("error", text, []),
@@ -102,29 +102,29 @@ def library() -> ctypes.CDLL:
         ("forward", whole, [pointer, pointer, pointer]),
         ("backward", whole, [pointer, pointer, pointer]),
     ):
-        function = getattr(found, f"fake_popart_{name}")
+        function = getattr(lib, f"fake_popart_{name}")
         function.restype, function.argtypes = result, arguments
-    found.fake_popart_threads(1)
-    return found
+    lib.fake_popart_threads(1)
+    return lib
 
 
 def _attributes(values: dict[str, Any]) -> int:
     """float → float32, int → int64, str; or lists of one of these."""
     lib = library()
-    found = lib.fake_popart_attributes()
+    attributes = lib.fake_popart_attributes()
     for key, value in values.items():
         name = key.encode()
         if isinstance(value, str):
-            lib.fake_popart_put_string(found, name, value.encode("ascii"))
+            lib.fake_popart_put_string(attributes, name, value.encode("ascii"))
         elif isinstance(value, int):
-            lib.fake_popart_put_int(found, name, value)
+            lib.fake_popart_put_int(attributes, name, value)
         elif isinstance(value, float):
-            lib.fake_popart_put_float(found, name, value)
+            lib.fake_popart_put_float(attributes, name, value)
         elif isinstance(value[0], float):
-            lib.fake_popart_put_floats(found, name, (ctypes.c_float * len(value))(*value), len(value))
+            lib.fake_popart_put_floats(attributes, name, (ctypes.c_float * len(value))(*value), len(value))
         else:
-            lib.fake_popart_put_ints(found, name, (ctypes.c_int64 * len(value))(*value), len(value))
-    return int(found)
+            lib.fake_popart_put_ints(attributes, name, (ctypes.c_int64 * len(value))(*value), len(value))
+    return int(attributes)
 
 
 class Op:
@@ -185,10 +185,10 @@ class Op:
     def backward(self, d_outputs: list[Tensor | None], like: list[Tensor]) -> list[Tensor | None]:
         """Gradients of the inputs that have one; the outputs of the last `forward` are still on the device."""
         d_outputs = [None if d is None else d.detach().contiguous() for d in d_outputs]
-        found = [torch.empty(x.shape) if self.has_gradient(k) else None for k, x in enumerate(like)]
-        if not library().fake_popart_backward(self.handle, _pointers(d_outputs), _pointers(found)):
+        gradients = [torch.empty(x.shape) if self.has_gradient(k) else None for k, x in enumerate(like)]
+        if not library().fake_popart_backward(self.handle, _pointers(d_outputs), _pointers(gradients)):
             raise PopartError(library().fake_popart_error().decode())
-        return found
+        return gradients
 
 
 def _pointers(tensors: list[Any]) -> Any:

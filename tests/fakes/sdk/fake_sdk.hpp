@@ -1,10 +1,8 @@
-// A fake of the parts of Poplar and PopDist that choose and attach a device: for tests of host/src/ipu/device.cpp
-// alone.
+// A fake of the parts of Poplar and PopDist that choose and attach a device: only for tests of host/src/ipu/device.cpp.
 //
-// Its devices are those of one V-IPU partition: of each graph compile domain (GCD), every IPU alone, then groups of 2,
-// 4, … IPUs, each with an id of its own. An instance of PopRun sees its own GCD only. Names and results are those that
-// PopART, PaddlePaddle and the references of Poplar and PopDist show. What they throw for is thrown for here; nothing
-// is silent.
+// Its devices are those of one V-IPU partition: in each graph compile domain (GCD), every single IPU, then groups of 2,
+// 4, … IPUs, each with its own id. An instance of PopRun sees only its own GCD. Names and results follow PopART,
+// PaddlePaddle and the references of Poplar and PopDist. Whatever they throw for, this fake throws for too.
 #pragma once
 
 #include <cstdlib>
@@ -23,7 +21,7 @@ inline unsigned number(const char* name) {
   if (!text) throw std::runtime_error(std::string(name) + " is not set");
   return static_cast<unsigned>(std::stoul(text));
 }
-inline unsigned n_ipus() {  // of this GCD: as POPLAR_TARGET_OPTIONS says
+inline unsigned n_ipus() {  // of this GCD, by POPLAR_TARGET_OPTIONS
   const char* text = std::getenv("POPLAR_TARGET_OPTIONS");
   const std::string options = text ? text : "", key = "\"instanceSize\":\"";
   const std::size_t at = options.find(key);
@@ -155,10 +153,10 @@ inline void finalizeBackend() {
 inline int getDeviceId(int ipus_per_replica = 0) {
   const unsigned ipus = fake::number("POPDIST_NUM_IPUS_PER_REPLICA"), own = fake::number("POPDIST_NUM_LOCAL_REPLICAS");
   if (ipus_per_replica && static_cast<unsigned>(ipus_per_replica) != ipus)
-    throw std::runtime_error("PopRun has other IPUs a replica");
+    throw std::runtime_error("PopRun has another number of IPUs a replica");
   for (auto& [id, n] : poplar::DeviceManager::all())
     if (n == own * ipus) return static_cast<int>(id);
-  throw std::runtime_error("no device of so many IPUs");
+  throw std::runtime_error("no device with this number of IPUs");
 }
 inline void run(poplar::Engine&, unsigned program) {
   const unsigned own = fake::number("POPDIST_NUM_LOCAL_REPLICAS"), all = fake::number("POPDIST_NUM_TOTAL_REPLICAS");

@@ -1,4 +1,4 @@
-// Prints what device.cpp does for the instance that the environment describes: `main DEVICES REPLICAS FIRST OWN`.
+// Prints the results of device.cpp for the instance that the environment describes: `main DEVICES REPLICAS FIRST OWN`.
 #include <iostream>
 #include <string>
 

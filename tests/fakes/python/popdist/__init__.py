@@ -1,4 +1,4 @@
-"""A fake PopDist for tests: what poprun told this instance, from the environment.
+"""A fake PopDist for tests: poprun's settings of this instance, from the environment.
 
 The names and results are those of PopDist's reference. Defaults are its own, too: without PopRun there is one replica on one IPU.
 """
@@ -73,5 +73,5 @@ def getNumInstances() -> int:  # noqa: N802
 
 
 def checkNumIpusPerReplica(n: int) -> bool:  # noqa: N802
-    """Whether PopRun has as many; it raises nothing, callers do."""
+    """Whether PopRun has the same number; callers raise the error."""
     return n == getNumIpusPerReplica()

@@ -1,4 +1,4 @@
-"""Fake `popdist.poptorch.Options`: replication and process are poprun's, so that setting them is refused."""
+"""Fake `popdist.poptorch.Options`: replication and process are poprun's, so setting them is refused."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """A fake PopTorch for tests: models run eagerly, custom ops on the emulated machine.
 
-It has what sparsesnn's examples and docs use, under the names and with the checks of PopTorch 3.4, and nothing else: a
-call that is not here fails as an attribute error does. What it keeps of the real one:
+It has only the functions used in sparsesnn's examples and docs, with the names and checks of PopTorch 3.4: a
+missing one fails with an attribute error. Properties of the real one that it keeps:
 
-- a model is static: no value of a tensor may be looked at while it is traced, and shapes stay as they were first;
+- a model is static: no value of a tensor may be read while it is traced, and shapes never change;
 - a batch is cut along the first dimension into device iterations, accumulation steps and replicas;
 - gradients are the mean (or sum) over accumulation and replicas; the optimizer steps once a device iteration;
-- training returns the outputs of the last accumulation step alone, one part a replica, unless options say otherwise.
+- training returns only the outputs of the last accumulation step, one part a replica, unless options say otherwise.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from poptorch.options import Options, OutputMode, ReductionType
 
 _running: dict[str, Any] = {"on_ipu": False, "training": False, "loss": None}
 
-#: what asks a tensor for its values, which a traced one does not have
+#: methods that read a tensor's values, which a traced one lacks
 _LOOKS = {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__"}
 
 
@@ -45,7 +45,7 @@ def isRunningOnIpu() -> bool:  # noqa: N802
 
 
 def is_training() -> bool:
-    """Whether gradient ops are wanted; of the fake alone."""
+    """Whether gradient ops are wanted; only in the fake."""
     return bool(_running["training"])
 
 
@@ -79,7 +79,7 @@ class PoplarExecutor:
         self._optimizer = optimizer
 
     def copyWeightsToHost(self) -> None:  # noqa: N802
-        """Nothing: eagerly trained weights are on the host."""
+        """Does nothing: eagerly trained weights are on the host."""
 
     def destroy(self) -> None:
         self._shapes = None

@@ -21,7 +21,7 @@ def custom_op(
     example_outputs: Any,
     attributes: dict[str, Any] | None = None,
 ) -> list[Tensor]:
-    """The op, on the emulated machine; on a CPU, as the real one, the example outputs."""
+    """The op, on the emulated machine; on a CPU the example outputs, like the real one."""
     attributes = dict(attributes or {})
     for key, value in attributes.items():
         if not isinstance(key, str):
@@ -37,23 +37,25 @@ def custom_op(
             if isinstance(text, str) and not text.isascii():
                 raise ValueError(f"{text} contains non-ASCII characters.")
         if not several:
-            raise IndexError("list index out of range")  # what an empty list comes to
+            raise IndexError("list index out of range")  # the real result of an empty list
         attributes[key] = tuple(several) if isinstance(value, (list, tuple)) else value
     inputs, examples = list(inputs), list(example_outputs)
     if not executor.isRunningOnIpu():
         return [torch.zeros_like(x) for x in examples]
     for x in [*inputs, *examples]:
         if x.dtype not in (torch.float32, torch.int32):
-            raise fake_popart.PopartError(f"{domain}::{name}: a tensor is {x.dtype}; the fake knows float32 and int32")
-    found: tuple[Tensor, ...] = _Run.apply((domain, name, domain_version, attributes), len(examples), *inputs)
-    for k, got in enumerate(found):
+            raise fake_popart.PopartError(
+                f"{domain}::{name}: a tensor is {x.dtype}; the fake supports float32 and int32"
+            )
+    outputs: tuple[Tensor, ...] = _Run.apply((domain, name, domain_version, attributes), len(examples), *inputs)
+    for k, got in enumerate(outputs):
         example = examples[k]
         if (got.shape, got.dtype) != (example.shape, example.dtype):
             raise fake_popart.PopartError(
                 f"{domain}::{name}: output {k} is {got.dtype} {tuple(got.shape)} by setup, but its example is "
                 f"{example.dtype} {tuple(example.shape)}"
             )
-    return list(found)
+    return list(outputs)
 
 
 class _Run(torch.autograd.Function):
@@ -79,11 +81,11 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *d_outputs: Tensor | None) -> tuple[Any, ...]:
         inputs = list(ctx.saved_tensors)
-        if ctx.op.calls != ctx.call:  # the device holds the outputs of another layer of the same form
+        if ctx.op.calls != ctx.call:  # the device holds the outputs of another layer with the same op
             ctx.op.forward(inputs)
             ctx.call = ctx.op.calls
-        found = ctx.op.backward(list(d_outputs), inputs)
-        return (None, None, *found)
+        gradients = ctx.op.backward(list(d_outputs), inputs)
+        return (None, None, *gradients)
 
 
 def identity_loss(x: Tensor, reduction: str) -> Tensor:
@@ -95,7 +97,7 @@ def identity_loss(x: Tensor, reduction: str) -> Tensor:
 
 
 class Block:
-    """A stage of a pipeline; here, as on a CPU, nothing."""
+    """A stage of a pipeline; does nothing here, as on a CPU."""
 
     def __init__(self, user_id: str | None = None, ipu_id: int | None = None) -> None:
         self.user_id, self.ipu_id = user_id, ipu_id

@@ -1,4 +1,4 @@
-"""Fake `poptorch.optim`: those of torch, with the arguments that PopTorch adds."""
+"""Fake `poptorch.optim`: torch's optimizers, with PopTorch's additional arguments."""
 
 from __future__ import annotations
 

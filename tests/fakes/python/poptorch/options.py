@@ -1,4 +1,4 @@
-"""Fake `poptorch.Options`: chained setters, nothing unknown, nothing after first use."""
+"""Fake `poptorch.Options`: chained setters; refuses unknown options, and changes after first use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ReductionType(enum.IntEnum):
 
 
 class _Group:
-    """Options of one group; only names that exist can be set, and only until they are used."""
+    """Options of one group; only existing names can be set, and only before their first use."""
 
     def __init__(self, **defaults: Any) -> None:
         self.__dict__["_values"] = defaults
@@ -126,7 +126,7 @@ class Options(_Group):
 
     def outputMode(self, mode: OutputMode, output_return_period: int | None = None) -> Options:  # noqa: N802
         if (mode == OutputMode.EveryN) != (output_return_period is not None):
-            raise ValueError("output_return_period is given with OutputMode.EveryN, and only then")
+            raise ValueError("output_return_period must be given with OutputMode.EveryN, and only then")
         self.set(output_mode=mode, output_return_period=output_return_period or 1)
         return self
 
@@ -134,7 +134,7 @@ class Options(_Group):
         for group in (self, self.Training, self.Distributed):
             group.__dict__["_is_frozen"] = True
 
-    # what one step of the host means
+    # the parts of one step of the host
     @property
     def n_micro_batches(self) -> int:
         return int(self.device_iterations * self.Training.gradient_accumulation * self.replication_factor)

@@ -1,4 +1,4 @@
-// Fake PopART, for tests: attributes have the types that ONNX gives them, and are read as nothing else.
+// Fake PopART, for tests: attributes have ONNX's types, and can be read only as their own.
 #pragma once
 
 #include <map>
@@ -34,7 +34,7 @@ class Attributes {
     if (!std::holds_alternative<T>(found->second)) throw error("attribute {} is of another type", key);
     return std::get<T>(found->second);
   }
-  // The real one has defaults for these types alone.
+  // The real one has defaults for these types only.
   template <class T>
   T getAttribute(const std::string& key, const T& value) const {
     static_assert(
@@ -43,7 +43,7 @@ class Attributes {
     return hasAttribute(key) ? getAttribute<T>(key) : value;
   }
 
-  void put(const std::string& key, Value value) { values_[key] = std::move(value); }  // of the fake alone
+  void put(const std::string& key, Value value) { values_[key] = std::move(value); }  // only in the fake
 
  private:
   std::map<std::string, Value> values_;

@@ -1,4 +1,4 @@
-// Fake PopART, for tests: the element types that tensors of ops have here.
+// Fake PopART, for tests: the element types of ops' tensors.
 #pragma once
 
 namespace popart {

@@ -1,4 +1,4 @@
-// Fake PopART, for tests: its exception, whose first argument is a format where each {} stands for another one.
+// Fake PopART, for tests: its exception, whose first argument is a format with {} for each further argument.
 #pragma once
 
 #include <sstream>
@@ -24,7 +24,7 @@ class error : public std::runtime_error {
     std::ostringstream text;
     text << form.substr(0, at) << first;
     const std::string rest = form.substr(at + 2);
-    // what was filled in may have braces of its own
+    // arguments may contain braces
     if constexpr (sizeof...(others) == 0)
       return text.str() + (rest.find('{') == std::string::npos ? rest : filled(rest));
     else

@@ -42,7 +42,7 @@ class Op {
   virtual void appendAttributes(OpSerialiserBase&) const {}
   virtual void appendOutlineAttributes(OpSerialiserBase&) const {}
 
-  void append(std::stringstream&) const {}  // a name that derived classes must not take for granted
+  void append(std::stringstream&) const {}  // a name that hides others in derived classes
 
   bool hasInput(InIndex index) const { return inputs_.count(index) != 0; }
   bool hasOutput(OutIndex index) const { return outputs_.count(index) != 0; }
@@ -62,7 +62,7 @@ class Op {
   OperatorIdentifier opid;
   Settings settings;
 
-  // of the fake alone
+  // only in the fake
   void connect(const std::vector<TensorInfo>& inputs, std::size_t n_outputs) {
     for (std::size_t k = 0; k < inputs.size(); ++k) inputs_[static_cast<int>(k)] = inputs[k];
     for (std::size_t k = 0; k < n_outputs; ++k) outputs_[static_cast<int>(k)] = TensorInfo();

@@ -1,4 +1,4 @@
-// Fake PopART, for tests: what an op appends here keys PopART's outlining and its cache of executables.
+// Fake PopART, for tests: the appended attributes are the key of PopART's outlining and of its cache of executables.
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@ class OpSerialiserBase {
   void appendAttribute(const std::string& key, const std::vector<float>& values) { put_all(key, values); }
   void appendAttribute(const std::string& key, const std::vector<std::int64_t>& values) { put_all(key, values); }
 
-  const std::map<std::string, std::string>& texts() const { return texts_; }  // of the fake alone
+  const std::map<std::string, std::string>& texts() const { return texts_; }  // only in the fake
 
  private:
   template <class T>

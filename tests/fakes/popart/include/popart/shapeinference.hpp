@@ -1,5 +1,5 @@
-// Fake PopART, for tests: what PopART's builder asks of an op before it exists. The real one only warns where nobody
-// registered a function, and then knows no shapes behind the op; the fake refuses.
+// Fake PopART, for tests: the queries of PopART's builder before an op exists. If no function is registered, the real
+// one only warns, and knows no shapes after the op; the fake throws.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Fake PopART, for tests: the device holds the graph and, while an op is grown, the tensors around it.
+// Fake PopART, for tests: the device with the graph and, while an op is grown, its input and output tensors.
 #pragma once
 
 #include <map>
