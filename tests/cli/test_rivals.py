@@ -502,7 +502,7 @@ def test_who_fails_on_the_way_leaves_and_the_others_go_on(tmp_path: Path, task: 
         turns, failed = rotate(workers, 1, 0.01)
         assert workers == [stays]
         assert list(turns) == ["fused"]
-        assert failed == {"csr": "AssertionError: load comes first"}
+        assert failed == {"csr": "AssertionError: load must come first"}
 
 
 def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
