@@ -9,7 +9,7 @@ from __future__ import annotations
 if not __name__.startswith("sparsesnn."):
     raise ImportError(
         f"these are sparsesnn's data sets, imported as '{__name__}'; import sparsesnn.datasets instead "
-        "(the folder lies beside the package in the source tree and is installed inside it)"
+        "(the folder lies next to the package in the source tree and is installed inside it)"
     )
 
 from sparsesnn.datasets.augment import Augment

@@ -1,4 +1,4 @@
-"""Named flat arrays from one file, .npz or HDF5, that may be damaged or made to do harm. They are read in pieces.
+"""Named flat arrays from one .npz or HDF5 file, which may be damaged or malicious. They are read in pieces.
 
 Nothing is unpickled. The sizes in a header are compared with the size of the file before memory is taken, see `most_entries` and
 `most_bytes` in `hdf5_items`: a file of a few megabytes takes a few hundred megabytes of memory at most.
@@ -30,20 +30,20 @@ from sparsesnn.typed import typed
 
 Array = npt.NDArray[Any]
 
-#: most bytes that DEFLATE makes of one
+#: DEFLATE expands one byte to at most this many
 _MOST_FROM_ONE = 1040
 #: bytes of an array's header in an .npz file; NumPy writes 128, and more for structured types
 _HEADER_BYTES = 1 << 16
-#: arrays of one file that are read; each is opened by itself
+#: most arrays read from one file; each is opened separately
 _MOST_ARRAYS = 256
-#: arrays of events, which may all be as long as the file allows; others are short
+#: number of event arrays, which may all be as long as the file allows; others are short
 _LONG_ARRAYS = 8
-#: characters of a label or a group, whose texts are kept at the length of the longest
+#: most characters of a label or group; all texts are stored at the length of the longest
 _TEXT_LENGTH = 1000
 
-#: entries of an array that are read at once
+#: array entries read at once
 BLOCK = 1 << 20
-#: bytes from which on an array of `room` lies in a file
+#: an array of `room` with at least this many bytes is kept in a file
 _LARGE = 64 << 20
 
 
@@ -52,8 +52,8 @@ class Column:
     """A flat array that is read in pieces.
 
     Args:
-        shape, dtype: of all of it, from its header.
-        pieces: reads it from the first to the last entry, `BLOCK` at a time, and may be called again.
+        shape, dtype: of the whole array, from its header.
+        pieces: reads the array from the first to the last entry, `BLOCK` at a time; may be called again.
     """
 
     shape: tuple[int, ...]
@@ -65,16 +65,16 @@ class Column:
         return math.prod(self.shape)
 
     def whole(self) -> Array:
-        """All of it."""
-        found = list(self.pieces()) or [np.zeros(self.shape, self.dtype)]
-        return np.concatenate(found) if self.shape else found[0]
+        """The whole array."""
+        parts = list(self.pieces()) or [np.zeros(self.shape, self.dtype)]
+        return np.concatenate(parts) if self.shape else parts[0]
 
 
 Columns = Mapping[str, Column]
 
 
 def blocks(columns: Columns, names: Sequence[str]) -> Iterator[tuple[slice, dict[str, Array]]]:
-    """Entries of several columns of one length, and where they lie."""
+    """Blocks of several columns of the same length, each with its slice."""
     start = 0
     for pieces in zip(*(columns[name].pieces() for name in names), strict=True):
         stop = start + pieces[0].size
@@ -83,10 +83,10 @@ def blocks(columns: Columns, names: Sequence[str]) -> Iterator[tuple[slice, dict
 
 
 def room(n: int, dtype: Any) -> Array:
-    """An array to be filled. A large one lies in a file without a name, whose memory the system takes back when it needs some.
+    """An array to fill. A large one lies in an unnamed file, whose memory the system can reclaim.
 
     Raises:
-        DataError: the disk has no room.
+        DataError: the disk is full.
     """
     n_bytes = n * np.dtype(dtype).itemsize
     if n_bytes < _LARGE:
@@ -95,26 +95,26 @@ def room(n: int, dtype: Any) -> Array:
     folder = "/var/tmp" if not given and os.access("/var/tmp", os.W_OK) else tempfile.gettempdir()  # /tmp may be memory
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, n_bytes)  # a full disk is an error here, and a signal later
+            os.posix_fallocate(file.fileno(), 0, n_bytes)  # a full disk raises an error here, but a signal later
             return np.asarray(np.memmap(file, dtype, "r+", shape=(n,)))
     except OSError as error:
         raise DataError(
-            f"converting needs {n_bytes:,} bytes for a while in {folder}: {error.strerror}; make room, or set TMPDIR to another folder"
+            f"converting needs {n_bytes:,} bytes temporarily in {folder}: {error.strerror}; free some space, or set TMPDIR to another folder"
         ) from None
 
 
 def read_arrays(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, list[str]]:
-    """The arrays [n] whose names are wanted, numbers or texts; and the names that the file has besides.
+    """The arrays [n] with wanted names, numbers or texts; and the other names in the file.
 
     Args:
         path: ends in .npz, .h5 or .hdf5.
 
     Raises:
-        DataError: another ending; a file that is missing, damaged, or holds Python objects or arrays of another shape under
-            a wanted name.
+        DataError: another ending; a file that is missing or damaged, or that holds Python objects or arrays of another shape
+            under a wanted name.
     """
     if not path.is_file():
-        raise DataError(f"{path}: is no file; give a file that ends in .npz, .h5 or .hdf5")
+        raise DataError(f"{path}: is not a file; give a file that ends in .npz, .h5 or .hdf5")
     readers = {".npz": _read_npz, ".h5": _read_hdf5, ".hdf5": _read_hdf5}
     if path.suffix.lower() not in readers:
         raise DataError(f"{path}: ends in {path.suffix!r}; allowed: .npz, .h5, .hdf5")
@@ -129,11 +129,11 @@ def read_arrays(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, lis
 
 
 def as_columns(table: Mapping[str, Any], wanted: Callable[[str], bool], where: str) -> Columns:
-    """The same of arrays that are in memory already."""
-    found = {str(name): _typed(where, str(name), values) for name, values in table.items() if wanted(str(name))}
-    for name, array in found.items():
+    """The same for arrays in memory."""
+    arrays = {str(name): _typed(where, str(name), values) for name, values in table.items() if wanted(str(name))}
+    for name, array in arrays.items():
         _check(where, name, array.shape, array.dtype)
-    return {name: in_memory(array) for name, array in found.items()}
+    return {name: in_memory(array) for name, array in arrays.items()}
 
 
 def _typed(where: str, name: str, values: Any) -> Array:
@@ -173,7 +173,7 @@ def _check(where: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 
 
 def _check_size(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Whether a file of its size can hold the array."""
+    """Raises `DataError` if the array is too large for a file of this size."""
     n, n_file = math.prod(shape), path.stat().st_size
     n_bytes = n * dtype.itemsize
     length = dtype.itemsize // {"U": 4, "S": 1}.get(dtype.kind, dtype.itemsize)
@@ -185,13 +185,13 @@ def _check_size(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[A
         if claimed > most:
             raise DataError(
                 f"{path}: {name} claims {dtype}{list(shape)}, {n_bytes:,} bytes, from {n_file:,}; allowed: {most:,} {what} in such a "
-                "file; it is damaged, or write it without compression"
+                "file; the file is damaged, or must be written without compression"
             )
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """An .npz file; whatever it raises is a `DataError`."""
+    """An open .npz file; all its errors become `DataError`."""
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
@@ -200,16 +200,18 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
             begins = file.read(4) == b"PK\3\4"
         if begins and not zipfile.is_zipfile(path):
             raise DataError(
-                f"{path}: is cut short: its {path.stat().st_size:,} bytes begin as an .npz file, but the directory at its end is "
+                f"{path}: is cut short: its {path.stat().st_size:,} bytes begin like an .npz file, but the directory at its end is "
                 "missing; copy it again"
             ) from error
-        raise DataError(f"{path}: is damaged or no .npz file ({error}); write it again, or get a fresh copy") from error
+        raise DataError(
+            f"{path}: is damaged or not an .npz file ({error}); write it again, or get a fresh copy"
+        ) from error
 
 
 def _chosen(path: Path, names: Sequence[str], wanted: Callable[[str], bool]) -> list[str]:
     chosen = [name for name in names if wanted(name)]
     if strange := [name for name in chosen if not name.isprintable()]:
-        raise DataError(f"{path}: has an array with the name {strange[0]!r}, which is no text; rename it")
+        raise DataError(f"{path}: has an array named {strange[0]!r}, which is not valid text; rename it")
     if len(chosen) > _MOST_ARRAYS:
         raise DataError(
             f"{path}: holds {len(chosen):,} arrays of events, labels and groups; allowed: {_MOST_ARRAYS}; remove groups"
@@ -218,7 +220,7 @@ def _chosen(path: Path, names: Sequence[str], wanted: Callable[[str], bool]) -> 
 
 
 def _read_npz(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, list[str]]:
-    found: dict[str, Column] = {}
+    columns: dict[str, Column] = {}
     others = []
     with _opened(path) as archive:
         _chosen(path, [info.filename.removesuffix(".npy") for info in archive.infolist()], wanted)
@@ -226,11 +228,11 @@ def _read_npz(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, list[
             name = info.filename.removesuffix(".npy")
             if not wanted(name):
                 others.append(name)
-            elif name in found:
+            elif name in columns:
                 raise DataError(f"{path}: holds {name} twice; write the file again")
             else:
-                found[name] = _member(path, archive, info, name)
-    return found, others
+                columns[name] = _member(path, archive, info, name)
+    return columns, others
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Column:
@@ -273,7 +275,7 @@ def _header(path: Path, name: str, file: Any) -> tuple[tuple[int, ...], np.dtype
     if version not in readers:
         raise DataError(f"{path}: {name} has format version {version}; allowed: 1.0, 2.0; save it with numpy.savez")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Python, on a damaged header
+        warnings.simplefilter("ignore")  # Python's warnings about a damaged header
         shape, _, dtype = readers[version](file)
     _check(str(path), name, shape, dtype)
     return shape, dtype
@@ -281,23 +283,23 @@ def _header(path: Path, name: str, file: Any) -> tuple[tuple[int, ...], np.dtype
 
 def _read_hdf5(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, list[str]]:
     all_names = hdf5.probe(path, lambda names: _chosen(path, names, wanted))
-    found = {}
+    columns = {}
     with hdf5.opened(path) as file:
         import h5py
 
         for name in filter(wanted, all_names):
             data = hdf5_items.item(file, name)
             if isinstance(data, h5py.Dataset):
-                found[name] = hdf5_column(path, name, data)
-    return found, [name if name.isprintable() else ascii(name) for name in all_names if name not in found]
+                columns[name] = hdf5_column(path, name, data)
+    return columns, [name if name.isprintable() else ascii(name) for name in all_names if name not in columns]
 
 
 def hdf5_column(path: Path, name: str, data: Any) -> Column:
-    """A flat array of numbers or texts in an HDF5 file that `hdf5.probe` has read."""
+    """A flat array of numbers or texts in an HDF5 file that passed `hdf5.probe`."""
     import h5py
 
     is_text = h5py.check_string_dtype(data.dtype) is not None
-    shape, dtype = data.shape, np.dtype("S1") if is_text else data.dtype  # texts are made as Python's
+    shape, dtype = data.shape, np.dtype("S1") if is_text else data.dtype  # texts become Python strings
     _check(str(path), name, shape, dtype)
 
     def pieces() -> Iterator[Array]:
@@ -310,7 +312,7 @@ def hdf5_column(path: Path, name: str, data: Any) -> Column:
 
 
 def _texts(path: Path, name: str, values: Array, n: int) -> Array:
-    """Texts in UTF-8, of which a column has `n`, as an array of Python's."""
+    """UTF-8 texts as an array of Python strings; the whole column has `n`."""
     texts = [bytes(value).decode(errors="strict") for value in values.flat]
     longest, n_bytes = max(map(len, texts), default=0), path.stat().st_size
     if longest > _TEXT_LENGTH or 4 * n * longest > most_bytes(n_bytes):

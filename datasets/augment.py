@@ -1,7 +1,7 @@
 """Augmentation of spike lists: moved, shifted, stretched, dropped, blended and mixed spikes, vectorized over a batch.
 
-What happens to a sample depends on (seed, epoch, sample) alone: not on the batch it is in, nor on the thread or rank
-that makes it. Every random number is a hash of those three, of what it is for and of the spike's number in its sample.
+The changes to a sample depend on (seed, epoch, sample) alone: not on its batch, nor on the thread or rank that makes
+it. Every random number is a hash of those three, of its purpose and of the spike's number in its sample.
 
 This is the specification, in NumPy; `host/src/data/batch.cpp` makes the same batches, bit for bit, in a tenth of the time.
 """
@@ -22,7 +22,7 @@ from sparsesnn.options import check, option, options_of
 
 Ints = npt.NDArray[np.int64]
 
-# what a random number is for; a number here is part of the results: never change one, add new ones at the end
+# purposes of random numbers; these values determine the results: never change one, add new ones at the end
 _DROP, _TIME_STRETCH, _TIME_SHIFT, _TIME_JITTER, _WITHIN_STEP, _CHANNEL_SHIFT, _CHANNEL_JITTER = range(7)
 _TIME_CROP, _MIX, _SPATIAL_SHIFT, _FLIP, _ROTATION = range(7, 12)
 _BLEND, _BLEND_SPIKES, _TIME_MASK, _CHANNEL_MASK = range(12, 16)
@@ -33,7 +33,7 @@ _CHANNELS = ("channel_shift", "channel_jitter", "channel_mask")
 
 @dataclass(frozen=True)
 class Augment:
-    """How strongly each sample is changed; 0 switches a change off.
+    """How strongly each sample is changed; 0 turns a change off.
 
     For spike (t, n) of a sample, or each event that a spike counts, with u uniform in [0, 1) and z normal, drawn again for
     each spike, and f, Δt, Δn drawn once for each sample and epoch, in this order: spikes come from two samples (`blend`
@@ -42,19 +42,19 @@ class Augment:
         t' = floor((t + u)·f + time_jitter·z) + Δt        n' = n + Δn + round(channel_jitter·z)
 
     For cameras n' is the neuron of the same polarity at the rotated, mirrored and shifted pixel. Spikes that leave the
-    window or the population are left out; those that meet in one place become one, whose value counts them where spikes
-    have values. Δt, Δn, shifts and angles are uniform in the integers between -strength and strength; f is uniform in
+    window or the population are left out; spikes that coincide become one, whose value counts them if spikes have
+    values. Δt, Δn, shifts and angles are uniform in the integers between -strength and strength; f is uniform in
     [1 - time_stretch, 1 + time_stretch]. A crop removes a uniform number of steps, up to its share of the window, split at a
     uniform place between beginning and end. A mask (SpecAugment, Park et al. 2019) silences a uniform number of neighboring steps or channels at a uniform place.
 
-    `blend` makes a sample of two of one class, as Nowotny et al. 2022 do for SHD: both move towards each other by half
-    the distance of their centers, over time and over channels (cameras: over time), then each spike of either stays with
-    probability one half. The label stays. A sample without a partner (alone in its class, silent, or drawn with itself)
-    stays as it is; one that is blended is not mixed.
+    `blend` combines two samples of one class, as Nowotny et al. 2022 do for SHD: both move towards each other by half
+    the distance between their centers, in time and across channels (cameras: in time), then each spike of either is kept
+    with probability one half. The label stays. A sample without a partner (alone in its class, silent, or drawn with
+    itself) stays as it is; a blended sample is not mixed.
 
-    `mix` is CutMix (Yun et al. 2019) along time: the label becomes soft, each of the two classes gets the share of the
-    spikes that come from its sample, counted before anything else changes. Spikes and not steps: a silent section of a
-    recording tells nothing of its class.
+    `mix` is CutMix (Yun et al. 2019) along time: the label becomes soft, and each of the two classes gets the share of
+    spikes from its sample, counted before anything else changes. Spikes are counted rather than steps because a silent
+    section of a recording says nothing about its class.
 
     Raises:
         ConfigError: a strength is negative, not finite or too large.
@@ -63,27 +63,27 @@ class Augment:
     time_jitter: float = option(0.0, "standard deviation, in steps, of each spike's move in time", low=0)
     time_shift: int = option(0, "largest move of the whole sample in time, steps", low=0, high=10**9)
     time_stretch: float = option(0.0, "largest relative change of speed", low=0, below=1)
-    time_crop: float = option(0.0, "largest share of the window that is silenced at its ends", low=0, below=1)
+    time_crop: float = option(0.0, "largest share of the window silenced at its ends", low=0, below=1)
     channel_shift: int = option(
         0, "largest move of the whole sample over channels, after pooling; not for cameras", low=0, high=10**9
     )
     channel_jitter: float = option(
         0.0, "standard deviation, in channels, of each spike's move over channels; not for cameras", low=0
     )
-    event_drop: float = option(0.0, "probability that a spike is left out", low=0, high=1)
-    time_mask: float = option(0.0, "largest share of the window that is silenced at a random place", low=0, high=1)
+    event_drop: float = option(0.0, "probability of dropping a spike", low=0, high=1)
+    time_mask: float = option(0.0, "largest share of the window silenced at a random place", low=0, high=1)
     channel_mask: int = option(
-        0, "most neighboring channels that are silenced, after pooling; not for cameras", low=0, high=10**9
+        0, "most neighboring channels silenced, after pooling; not for cameras", low=0, high=10**9
     )
     blend: float = option(
-        0.0, "probability that spikes are those of two samples of the same class, half of each", low=0, high=1
+        0.0, "probability of combining two samples of the same class, half the spikes of each", low=0, high=1
     )
-    mix: float = option(0.0, "probability that a section of the window is that of another sample", low=0, high=1)
+    mix: float = option(0.0, "probability of replacing a section of the window by another sample's", low=0, high=1)
     spatial_shift: int = option(
         0, "largest move of the image along x and along y, pixels; for cameras", low=0, high=10**9
     )
     flip: float = option(
-        0.0, "probability that the image is mirrored left to right; not for digits, letters or hands", low=0, high=1
+        0.0, "probability of mirroring the image left to right; not for digits, letters or hands", low=0, high=1
     )
     rotation: int = option(0, "largest angle, whole degrees, about the center; for cameras", low=0, high=180)
 
@@ -91,11 +91,11 @@ class Augment:
         check(self, "augment.{}:", ConfigError)
 
     def __bool__(self) -> bool:
-        """False when every strength is 0, so that nothing would change."""
+        """False if every strength is 0, so that nothing changes."""
         return any(getattr(self, name) for name in options_of(Augment))
 
     def check(self, sensor: Sensor | None) -> None:
-        """Raises `ConfigError` where a change has no meaning for the data: images need a sensor, channels none."""
+        """Raises `ConfigError` if a change does not apply to the data: image changes need a sensor, channel changes none."""
         for name in _SPATIAL if sensor is None else _CHANNELS:
             if getattr(self, name):
                 change = "is for the images of a camera" if sensor is None else "is for rows of channels"
@@ -104,12 +104,12 @@ class Augment:
                 raise ConfigError(f"augment: {name} {change}; this data set has {size}; set it to 0; allowed: {others}")
 
     def blending(self, indices: Ints, *, labels: Ints, partners: Ints, seed: int, epoch: int) -> Ints:
-        """int64[B], the sample that each one is blended with; itself where it is not blended.
+        """int64[B], the sample to blend each one with; its own number if it is not blended.
 
         Args:
             indices: int64[B], number of each sample in its data set.
             labels: int64[n_samples], class of every sample of the data set.
-            partners: int64[n], samples to blend with: the training part, the same for every rank.
+            partners: int64[n], samples to blend with: the training part, the same on every rank.
             seed, epoch: see `apply`.
         """
         if not self.blend:
@@ -138,7 +138,7 @@ class Augment:
 
         Args:
             own, theirs: `(sample, step, unit)`, int64[S] each, spikes of the samples and of the partners that `blending`
-                chose, sample ascending; spikes of partners only where a sample is blended.
+                chose, sample ascending; partners' spikes only for blended samples.
             indices, n_steps, n_neurons, seed, epoch, sensor: see `apply`.
         """
         n_samples = indices.size
@@ -165,11 +165,11 @@ class Augment:
         return sample[keep], step[keep], unit[keep]
 
     def mixing(self, indices: Ints, *, partners: Ints, n_steps: int, seed: int, epoch: int) -> tuple[Ints, Ints, Ints]:
-        """Which section of each sample is another's: `(partner, start, stop)`, int64[B] each, for steps [start, stop).
+        """The section of each sample that a partner replaces: `(partner, start, stop)`, int64[B] each, steps [start, stop).
 
         Args:
             indices: int64[B], number of each sample in its data set.
-            partners: int64[n], samples to take sections of: the training part, the same for every rank.
+            partners: int64[n], samples to take sections from: the training part, the same on every rank.
             n_steps, seed, epoch: see `apply`.
         """
         if not self.mix:
@@ -194,15 +194,15 @@ class Augment:
         epoch: int,
         sensor: Sensor | None = None,
     ) -> tuple[Ints, Ints, Ints]:
-        """The changed spikes `(sample, step, unit)`, those outside left out, in the order they came; none merged yet.
+        """The changed spikes `(sample, step, unit)` in their given order, without those outside; none merged yet.
 
         Args:
             sample: int64[S], position in the batch, 0 .. B-1, ascending: each sample's spikes lie together.
-            step, unit: int64[S], where each spike is.
-            indices: int64[B], number of each sample in its data set: what the randomness is tied to.
+            step, unit: int64[S], place of each spike.
+            indices: int64[B], number of each sample in its data set; with `seed` and `epoch` it determines the randomness.
             n_steps, n_neurons: T, N.
-            seed, epoch: what else it is tied to.
-            sensor: of a camera; None for others.
+            seed, epoch: see `indices`.
+            sensor: the camera's; None for other data.
         """
         starts = np.searchsorted(sample, np.arange(indices.size))
         number = np.arange(sample.size) - starts[sample]
@@ -253,7 +253,7 @@ class Augment:
         return sample[keep], step[keep], unit[keep]
 
     def _moved_images(self, sensor: Sensor, per_sample: Callable[[int], hashing.UInt64s]) -> Ints:
-        """int64[B, N], for each sample and neuron the neuron that its spikes go to; -1 outside."""
+        """int64[B, N], for each sample and neuron, the neuron its spikes move to; -1 outside."""
         n_pixels = sensor.width * sensor.height
         angle = _below(2 * self.rotation + 1, per_sample(_ROTATION), 0)
         mirrored = hashing.uniform(per_sample(_FLIP), 0) < self.flip
@@ -269,7 +269,7 @@ class Augment:
 
 
 def classmates(labels: Ints, partners: Ints) -> tuple[Ints, Ints]:
-    """The partners class by class, int64[n], and which part of that has the class of each sample, int64[n_samples, 2]."""
+    """The partners class by class, int64[n], and the range in it with each sample's class, int64[n_samples, 2]."""
     by_class = partners[np.argsort(labels[partners], kind="stable")]
     ends = [np.searchsorted(labels[by_class], labels, side) for side in ("left", "right")]
     return by_class, np.stack(ends, axis=1).astype(np.int64)
@@ -277,12 +277,12 @@ def classmates(labels: Ints, partners: Ints) -> tuple[Ints, Ints]:
 
 @functools.lru_cache(maxsize=4)
 def rotations(width: int, height: int, largest: int) -> npt.NDArray[np.int32]:
-    """int32[2·largest + 1, height·width], for the angles -largest .. largest degrees the pixel nearest to where each
-    pixel goes, -1 outside; read-only."""
+    """int32[2·largest + 1, height·width], for the angles -largest .. largest degrees the pixel nearest to each pixel's
+    new place, -1 outside; read-only."""
     angle = np.deg2rad(np.arange(-largest, largest + 1, dtype=np.float64))[:, None]
     y, x = np.divmod(np.arange(width * height), width)
     x, y = x - (width - 1) / 2, y - (height - 1) / 2
-    # rounded first: where a pixel goes half-way between two, the last bit of a cosine must not decide
+    # rounded first: if a pixel lands halfway between two, the last bit of a cosine must not decide
     to_x = np.rint(np.round(np.cos(angle) * x - np.sin(angle) * y + (width - 1) / 2, 9)).astype(np.int64)
     to_y = np.rint(np.round(np.sin(angle) * x + np.cos(angle) * y + (height - 1) / 2, 9)).astype(np.int64)
     inside = (to_x >= 0) & (to_x < width) & (to_y >= 0) & (to_y < height)

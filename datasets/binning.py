@@ -1,14 +1,14 @@
-"""Raw events into spike lists: a time and a unit each become a step and a neuron.
+"""Raw events to spike lists: the time and unit of an event become a step and a neuron.
 
 An event at `t_us` falls into step floor(t_us / dt_us), see `event_times`, and onto cell unit // pool. Events before 0, or in step T and
-later, are left out and counted. The order of the events does not matter. For events in order of time this is what
-Tonic's `ToFrame(time_window=dt_us, start_time=0, end_time=T·dt_us)` makes.
+later, are left out and counted. The order of the events does not matter. For events in order of time the result equals
+that of Tonic's `ToFrame(time_window=dt_us, start_time=0, end_time=T·dt_us)`.
 
 Several events of one cell in one step need a rule, `duplicates`:
 
-    "binary"   they make one spike; the others are merged into it, and counted (`n_merged`).
+    "binary"   they make one spike; the others are merged into it and counted (`n_merged`).
     "count"    they make one spike whose value is their number: c events deliver c times the weights.
-    "count:K"  the same with values up to K. Events beyond K are merged, and counted.
+    "count:K"  the same with values up to K. Events beyond K are merged and counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sparsesnn.typed import padding_advice, typed
 
 Array = npt.NDArray[Any]
 
-#: of "count" without a number; values are exact as float32
+#: the limit of "count" without a number; values are exact in float32
 _MAX_COUNT = 1 << 24
 
 
@@ -42,10 +42,10 @@ class Binned:
         ids: uint16[S] (int32 when N > 65,536), sample by sample, step by step, ascending within a step.
         n_spikes: uint8, uint16 or int32[n, T], length of each list.
         n_neurons: N, after pooling.
-        n_lost: events that make no spike: before 0 or beyond the window.
-        n_merged: events that share the spike of another one, which does not count them. Spikes (or the sum of their
+        n_lost: events without a spike: before 0 or beyond the window.
+        n_merged: events merged into another one's spike without being counted in its value. Spikes (or the sum of their
             values) + lost + merged = events.
-        values: uint8, uint16 or int32[S], events that each spike counts; None: spikes do not count.
+        values: uint8, uint16 or int32[S], events counted by each spike; None: spikes do not count.
     """
 
     ids: Array
@@ -71,14 +71,14 @@ class Binned:
 
     @property
     def n_used(self) -> npt.NDArray[np.int64]:
-        """int64[n], the steps of each sample that have spikes."""
+        """int64[n], the number of steps with spikes of each sample."""
         used: npt.NDArray[np.int64] = np.count_nonzero(self.n_spikes, axis=1)
         return used
 
     def window_problem(
         self, n_events: npt.NDArray[np.int64], first_us: Times, last_us: Times, dt_us: float, **more: Any
     ) -> list[str]:
-        """At most one text: the window does not fit the events; arguments as of `event_times.window_problem`."""
+        """At most one text: the window does not fit the events; arguments as for `event_times.window_problem`."""
         window: dict[str, Any] = {
             "n_lost": self.n_lost,
             "n_merged": self.n_merged,
@@ -88,7 +88,7 @@ class Binned:
         return window_problem(n_events, first_us, last_us, self.n_used, **window, **more)
 
     def with_lost(self, n_events: int) -> Binned:
-        """The same lists, with so many more events lost before they were binned."""
+        """The same lists, with `n_events` more lost events, lost before binning."""
         return replace(self, n_lost=self.n_lost + n_events)
 
 
@@ -101,12 +101,12 @@ def step_us(dt_ms: float) -> float:
 
 
 def pooled(n_units: int, pool: int) -> int:
-    """Neurons that `n_units` units make when each `pool` neighbors share one."""
+    """Number of neurons when every `pool` neighbors of `n_units` units share one."""
     return -(-n_units // pool)
 
 
 def duplicates_option() -> Any:
-    """The option of a data set."""
+    """The option `duplicates` of a data set."""
     return option(
         "binary",
         "several events of a cell in one step: binary (one spike), count (one spike whose value is their number), "
@@ -128,7 +128,7 @@ def max_count(duplicates: str) -> int | None:
 
 
 def check_window(*, n_steps: int, dt_us: float, pool: int, n_units: int) -> tuple[int, float, int, int]:
-    """The parameters of a binning as Python's numbers; `ConfigError` unless they have a meaning."""
+    """The parameters of a binning as Python numbers; `ConfigError` if they are invalid."""
     steps, width, units, shared = whole(n_steps), number(dt_us), whole(n_units), whole(pool)
     if steps is None or not 1 <= steps <= 1_000_000:
         raise ConfigError(f"binning: n_steps is {n_steps!r}; give a whole number from 1 to 1,000,000")
@@ -155,22 +155,22 @@ def bin_events(
     first_sample: int = 0,
     clock: Clock | None = None,
 ) -> Binned:
-    """Bins the events of some samples, one pair of arrays each.
+    """Bins the events of some samples, one pair of arrays per sample.
 
     Args:
         events: for each sample `(t_us, unit)`: times in microseconds, float or integer [E], and units, integer [E].
-        n_neurons: units that there are, before pooling, which leaves `pooled(n_neurons, pool)`.
+        n_neurons: number of units before pooling, which leaves `pooled(n_neurons, pool)`.
         n_steps: T.
         dt_us: width of a step, microseconds.
         pool: neighboring units that share a neuron.
-        source: name for messages: the file.
+        source: name for messages, such as the file's.
         first_sample: number of the first sample, for messages.
-        clock: decides where the time of a sample begins, and collects problems; None: at 0.
+        clock: decides where the time of a sample begins and collects problems; None: at 0.
 
     Raises:
         DataError: NaN or infinite times, units that are not integers in 0 .. n_neurons-1, unequal lengths; the message
             names the sample.
-        ConfigError: a parameter without meaning.
+        ConfigError: an invalid parameter.
 
     Without `clock`, warns if no event lies in the window, or all of them in its first step: the times may be in another unit.
     """
@@ -224,14 +224,14 @@ def bin_flat(
     slack_us: Times | float = 0.0,
     check_units: bool = True,
 ) -> Binned:
-    """Bins the events of some samples that lie one after the other in two flat arrays; see `bin_events`.
+    """Bins the events of some samples, which follow one another in two flat arrays; see `bin_events`.
 
     Args:
         t_us: float or integer [E], microseconds.
         unit: integer [E].
-        n_events: int64[n], events of each sample; they sum to E.
+        n_events: int64[n], events of each sample; their sum is E.
         slack_us: see `event_times.step_of`.
-        check_units: warn as `bin_events` does without a clock.
+        check_units: warn, as `bin_events` does without a clock.
     """
     n_steps, dt_us, pool, n_units = check_window(n_steps=n_steps, dt_us=dt_us, pool=pool, n_units=n_units)
     largest, n_neurons, n_samples = max_count(duplicates), pooled(n_units, pool), n_events.size
@@ -264,7 +264,7 @@ def bin_flat(
 
 
 def smallest(numbers: npt.NDArray[np.int64]) -> Array:
-    """The same, from 0 on, in the smallest of the types that lengths of lists and values of spikes are stored in."""
+    """The same numbers, from 0, in the smallest type used to store list lengths and spike values."""
     most = int(numbers.max(initial=0))
     return numbers.astype(np.uint8 if most < 1 << 8 else np.uint16 if most < 1 << 16 else np.int32)
 
@@ -288,9 +288,9 @@ def _check_shape(t_us: npt.ArrayLike, unit: npt.ArrayLike, where: str) -> int:
             f"{where} has times {list(t_us.shape)} and units {list(unit.shape)}; give one unit for each time"
         )
     if t_us.dtype.kind not in "fiu":
-        raise DataError(f"{where} has times of the type {t_us.dtype}; give floating-point or integer times")
+        raise DataError(f"{where} has times of type {t_us.dtype}; give floating-point or integer times")
     if unit.size and unit.dtype.kind not in "iu":
-        raise DataError(f"{where} has units of the type {unit.dtype}; give integers")
+        raise DataError(f"{where} has units of type {unit.dtype}; give integers")
     return int(t_us.size)
 
 

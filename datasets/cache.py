@@ -1,11 +1,11 @@
 """The event cache: a data set is converted once and then mapped from one safetensors file.
 
-One file for each data set, split, set of parameters, source and format version; the SHA-256 of all these is the key,
-in the file's name and in the file. A file is written under a temporary name, synced and renamed, so that a reader sees
-a whole file or none, whatever happens to the writer. Of several processes that want the same set one converts it, under
-a lock that ends with its process, and the others wait and map the result. What is read is checked: structure always,
-content by its checksum; a damaged file is converted anew, with a warning. Arrays are views of the mapped file:
-many processes share one copy in memory.
+There is one file per data set, split, set of parameters, source and format version; the SHA-256 of all these is the
+key, in the file's name and in the file. A file is written under a temporary name, synced and renamed, so that a reader
+sees a whole file or none, whatever happens to the writer. If several processes want the same set, one converts it under
+a lock that ends with its process, and the others wait and map the result. Files are checked when read: always their
+structure, and their content by its checksum; a damaged file is converted again, with a warning. Arrays are views of the
+mapped file: many processes share one copy in memory.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from sparsesnn.errors import CacheError, DataError
 from sparsesnn.regular_file import check_regular
 from sparsesnn.utf8 import to_bytes
 
-#: raised whenever the content of a file changes its meaning, or the conversion its result
+#: raised whenever the meaning of a file's content or the result of the conversion changes
 FORMAT_VERSION = 3
 
-#: the numbers of an event set that stand in the metadata, as text
+#: the numbers of an event set that are stored in the metadata, as text
 _NUMBERS = ("n_neurons", "n_classes", "n_lost", "n_merged")
 _DTYPES = {"U8": np.uint8, "U16": np.uint16, "I32": np.int32, "I64": np.int64}
 _DTYPE_NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
@@ -55,7 +55,7 @@ def default_dir() -> Path:
 
 
 def source_identity(path: Path) -> dict[str, Any]:
-    """What tells one version of a source file from another: name, size, time of change, hash of its head and tail."""
+    """Identifies the version of a source file: name, size, time of change, hash of its head and tail."""
     check_regular(path, DataError)
     try:
         stat = path.stat()
@@ -74,10 +74,10 @@ def source_identity(path: Path) -> dict[str, Any]:
 
 
 def tree_identity(folder: Path, files: Iterable[str]) -> dict[str, Any]:
-    """What tells one version of a folder of source files from another: names and sizes of all, and the last time of change.
+    """Identifies the version of a folder of source files: names and sizes of all, and the last time of change.
 
     Args:
-        folder: where they are.
+        folder: the folder of the files.
         files: their names, relative to the folder.
     """
     n_files, n_bytes, newest, digest = 0, 0, 0, hashlib.sha256()
@@ -103,12 +103,12 @@ def without_times(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cache_key(parameters: Mapping[str, Any]) -> str:
-    """SHA-256 of everything that decides the content, written as canonical JSON."""
+    """SHA-256 of everything that determines the content, written as canonical JSON."""
     return hashlib.sha256(_canonical({"format": FORMAT_VERSION, **parameters}).encode()).hexdigest()
 
 
 def cache_path(folder: Path, parameters: Mapping[str, Any]) -> Path:
-    """Where the set with these parameters is kept; `parameters` name at least the data set and the split."""
+    """The file for the set with these parameters; `parameters` name at least the data set and the split."""
     return folder / f"{parameters['name']}-{parameters['split']}-{cache_key(parameters)[:16]}.safetensors"
 
 
@@ -119,32 +119,34 @@ def load_or_build(
     *,
     check_content: bool = True,
 ) -> EventSet:
-    """The set with these parameters, from the cache if it is there and whole, else made by `build` and kept.
+    """The set with these parameters, from the cache if it holds an intact copy, else made by `build` and cached.
 
-    A cache that cannot be written (no permission, disk full) is a warning: the set is returned all the same.
+    If the cache cannot be written (no permission, disk full), this warns and returns the set all the same.
 
     Args:
-        parameters: everything that decides the content, JSON values; at least `name` and `split`.
+        parameters: everything that determines the content, JSON values; at least `name` and `split`.
         build: makes the set.
         cache_dir: folder of the cache; None means `default_dir()`.
-        check_content: compare the checksum of a file that is read, about half a second for a gigabyte.
+        check_content: compare the checksum when a file is read, about half a second per gigabyte.
     """
     key = cache_key(parameters)
     try:
         path = cache_path(default_dir() if cache_dir is None else cache_dir, parameters)
     except RuntimeError as error:  # this user has no home folder
-        _warn(f"no folder for the event cache ({error}); this run goes on without; set SPARSESNN_CACHE")
+        _warn(f"no folder for the event cache ({error}); this run continues without it; set SPARSESNN_CACHE")
         return build()
-    kept = _kept(path, key, check_content, warns=False)  # below, where it can be mended
+    kept = _kept(path, key, check_content, warns=False)  # a damaged file is replaced below, with a warning
     if kept is not None:
         return kept
     with ExitStack() as stack:
         try:
             stack.enter_context(_alone(path))
             alone = True
-        except OSError:  # a folder that cannot be written, or without locks; writing will show which
+        except OSError:  # the folder cannot be written or has no locks; writing will show which
             alone = False
-        kept = _kept(path, key, check_content, warns=True)  # another process may have made it while this one waited
+        kept = _kept(
+            path, key, check_content, warns=True
+        )  # another process may have made the set while this one waited
         if kept is not None:
             return kept
         event_set = build()
@@ -155,7 +157,9 @@ def load_or_build(
             return read(path, key, check_content=check_content)
         except (CacheError, OSError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
-            _warn(f"{path}: the event cache cannot be kept ({why}); this run goes on without; set SPARSESNN_CACHE")
+            _warn(
+                f"{path}: the event cache cannot be written ({why}); this run continues without it; set SPARSESNN_CACHE"
+            )
             return event_set
 
 
@@ -164,20 +168,20 @@ def _warn(message: str) -> None:
 
 
 def _kept(path: Path, key: str, check_content: bool, *, warns: bool) -> EventSet | None:
-    """The set in the cache; None if there is none, or a damaged one, of which a warning may tell."""
+    """The set in the cache; None if there is none or it is damaged; `warns`: with a warning."""
     try:
         return read(path, key, check_content=check_content)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (CacheError, OSError) as error:
         if warns:
-            _warn(f"{error}: that is done now" if isinstance(error, CacheError) else f"{error}; it is made anew")
+            _warn(f"{error}; doing so now" if isinstance(error, CacheError) else f"{error}; it is made again")
         return None
 
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Waits until no other process makes this file, then keeps others from it; the lock ends with its process.
+    """Locks this file against other processes, waiting while one makes it; the lock ends with its process.
 
     Raises:
         OSError: the folder cannot be written.
@@ -188,7 +192,7 @@ def _alone(path: Path) -> Iterator[None]:
         file = lock.open("a")
         try:
             _wait_for(file.fileno(), path)
-            # the one that held the lock removed its file; then what this one holds is no longer what others open
+            # the last owner removed the lock file; then others open a different file from the one locked here
             if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
                 break
         except FileNotFoundError:
@@ -213,25 +217,25 @@ def _wait_for(descriptor: int, path: Path) -> None:
 
 
 def verify(path: Path) -> None:
-    """Raises `CacheError` unless the file is whole and its content has the checksum it claims."""
+    """Raises `CacheError` unless the file is whole and its content matches its checksum."""
     try:
         read(path, None)
     except OSError as error:
         raise CacheError(f"{path}: the event cache cannot be read ({error.strerror}); delete it") from error
 
 
-# ---- what is kept --------------------------------------------------------------------------------------------------
+# ---- listing -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One file of the cache, by its name and header; its content was not looked at.
+    """One file of the cache, by its name and header; its content is not checked.
 
     Args:
         path, n_bytes: the file.
         name, split: of the data set.
-        made_at: when, seconds since 1970.
-        n_samples, n_steps, n_spikes: of the set; 0 when `fault` is not None.
+        made_at: time of creation, seconds since 1970.
+        n_samples, n_steps, n_spikes: of the set; 0 if `fault` is not None.
         numbers: n_neurons, n_classes, n_lost, n_merged.
         description: see `EventSet`.
         fault: why the header cannot be read; None if it can.
@@ -251,8 +255,8 @@ class Entry:
 
 
 def entries(folder: Path, name: str | None = None) -> list[Entry]:
-    """The files in a cache folder, of one data set or of all; files of others are passed over."""
-    found = []
+    """The cache files in a folder, of one data set or of all; other files are skipped."""
+    listed = []
     for path in sorted(folder.glob("*.safetensors")):
         match = _FILE_NAME.fullmatch(path.name)
         if match is None or name not in (None, match["name"]):
@@ -263,12 +267,12 @@ def entries(folder: Path, name: str | None = None) -> list[Entry]:
             continue
         entry = Entry(path, stat.st_size, match["name"], match["split"], stat.st_mtime)
         try:
-            found.append(_described(entry))
+            listed.append(_described(entry))
         except (CacheError, OSError) as error:
-            found.append(replace(entry, fault=str(error)))
+            listed.append(replace(entry, fault=str(error)))
         except (KeyError, ValueError, RecursionError) as error:
-            found.append(replace(entry, fault=f"{path}: holds no event set ({type(error).__name__}: {error})"))
-    return found
+            listed.append(replace(entry, fault=f"{path}: holds no event set ({type(error).__name__}: {error})"))
+    return listed
 
 
 def _described(entry: Entry) -> Entry:
@@ -285,9 +289,9 @@ def _described(entry: Entry) -> Entry:
 
 
 def clear(folder: Path, name: str | None = None) -> list[Entry]:
-    """Removes the files of one data set, or of all, and what killed writers left; returns what it removed.
+    """Removes the files of one data set, or of all, and leftovers of killed writers; returns the removed entries.
 
-    Processes that have a file mapped keep what they see. Files that are not of the cache stay.
+    Processes that have mapped a file keep its content. Files that do not belong to the cache stay.
     """
     removed = entries(folder, name)
     for entry in removed:
@@ -303,7 +307,7 @@ def clear(folder: Path, name: str | None = None) -> list[Entry]:
 
 
 def write(path: Path, key: str, event_set: EventSet) -> None:
-    """Writes `path` in one step: whoever reads sees the old file or the whole new one.
+    """Writes `path` atomically: readers see the old file or the whole new one.
 
     Raises:
         OSError: the folder cannot be written or the disk is full; nothing is left behind.
@@ -323,7 +327,7 @@ def write(path: Path, key: str, event_set: EventSet) -> None:
         "description": _canonical(event_set.description),
     }
     metadata["checksum"] = _checksum(metadata, arrays)
-    # wide elements first, so that every array is aligned; array by array, so that the set is not in memory twice
+    # wide elements first, so that every array is aligned; array by array, to avoid a second copy in memory
     arrays = dict(sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0])))
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -347,7 +351,7 @@ def write(path: Path, key: str, event_set: EventSet) -> None:
 
 
 def _safetensors_header(metadata: Mapping[str, str], arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """Length, JSON and blanks up to a multiple of 8, as https://github.com/huggingface/safetensors describes it."""
+    """Length, JSON and spaces up to a multiple of 8, as described at https://github.com/huggingface/safetensors."""
     table: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, array in arrays.items():
@@ -363,7 +367,7 @@ def _safetensors_header(metadata: Mapping[str, str], arrays: Mapping[str, npt.ND
 
 
 def _remove_stale(folder: Path) -> None:
-    """Removes what processes that were killed while writing left, once it is a day old."""
+    """Removes files left by processes that were killed while writing, once they are a day old."""
     for left in (*folder.glob(".*.safetensors.*.tmp"), *folder.glob(".*.safetensors.lock")):
         try:
             if time.time() - left.stat().st_mtime > _STALE_S:
@@ -373,7 +377,7 @@ def _remove_stale(folder: Path) -> None:
 
 
 def _remove_temporaries(path: Path) -> None:
-    """Removes what killed processes left of this one file, of whatever age: whoever writes it holds the lock."""
+    """Removes killed processes' leftovers of this one file, of any age; the caller holds the lock."""
     for left in path.parent.glob(f".{path.name}.*.tmp"):
         left.unlink(missing_ok=True)
 
@@ -399,18 +403,18 @@ def read(path: Path, key: str | None, *, check_content: bool = True) -> EventSet
 
     Args:
         path: the file.
-        key: what it must have been made with; None takes any.
+        key: the key it must have; None accepts any.
         check_content: compare the checksum of the whole content.
 
     Raises:
-        FileNotFoundError, OSError: there is no such file, or it cannot be opened.
-        CacheError: it is not whole, was made with other parameters or by another version, or its content changed.
+        FileNotFoundError, OSError: the file does not exist, or cannot be opened.
+        CacheError: it is incomplete, was made with other parameters or by another version, or its content changed.
     """
     metadata, arrays = _open(path)
     if key is not None and metadata.get("key") != key:
         raise _damaged(path, f"was made with other parameters (key {metadata.get('key')!r}, wanted {key!r})")
     if check_content and metadata.get("checksum") != _checksum(metadata, arrays):
-        raise _damaged(path, "does not have the content that its checksum was taken of")
+        raise _damaged(path, "has content that does not match its checksum")
     try:
         return EventSet(
             ids=arrays["ids"],
@@ -432,18 +436,18 @@ def _open(path: Path) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < 8:
-            raise _damaged(path, f"has {size} bytes, a header needs more")
+            raise _damaged(path, f"has {size} bytes, fewer than a header needs")
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     metadata, entries = _header(path, mapped, size)
     if metadata.get("format") != str(FORMAT_VERSION):
-        raise _damaged(path, f"has the format {metadata.get('format')!r}, this version reads {FORMAT_VERSION}")
+        raise _damaged(path, f"has format {metadata.get('format')!r}; this version reads {FORMAT_VERSION}")
     return metadata, _arrays(path, mapped, size, entries)
 
 
 def _header(path: Path, mapped: mmap.mmap, size: int) -> tuple[dict[str, str], dict[str, Any]]:
     n_bytes = int.from_bytes(mapped[:8], "little")
     if n_bytes > min(size - 8, _MAX_HEADER_BYTES):
-        raise _damaged(path, f"claims a header of {n_bytes} bytes and has {size} in all")
+        raise _damaged(path, f"claims a header of {n_bytes} bytes but has only {size} in all")
     try:
         entries = json.loads(mapped[8 : 8 + n_bytes])
     except (ValueError, RecursionError) as error:
@@ -472,9 +476,9 @@ def _arrays(path: Path, mapped: mmap.mmap, size: int, entries: dict[str, Any]) -
         arrays[name] = array.reshape(shape)
         n_bytes += end - begin
     if n_bytes != size - start:
-        raise _damaged(path, f"has {size - start} bytes of arrays and describes {n_bytes}")
+        raise _damaged(path, f"has {size - start} bytes of arrays but describes {n_bytes}")
     return arrays
 
 
 def _damaged(path: Path, what: str) -> CacheError:
-    return CacheError(f"{path}: the event cache {what}; delete it, it will be made anew from the source")
+    return CacheError(f"{path}: the event cache {what}; delete it, and it will be made again from the source")

@@ -1,4 +1,4 @@
-"""Classes and groups: whole numbers as they are; texts numbered by a list of names, or in sorted order."""
+"""Classes and groups: whole numbers are kept; texts are numbered by a list of names, or in sorted order."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from sparsesnn.wording import count, meant
 
 Array = npt.NDArray[Any]
 
-#: the readout has a neuron for each
+#: the readout has one neuron per class
 MAX_CLASSES = 100_000
-#: names that a message lists
+#: most names listed in a message
 _MOST_NAMES = 12
 
 
@@ -32,18 +32,18 @@ def numbered(
     argument: str = "classes",
     only_texts: bool = False,
 ) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """int64[n], and the names that the numbers stand for; none where the values are numbers already.
+    """int64[n], and the names that the numbers stand for; none if the values are numbers already.
 
     Args:
         values: [n], whole numbers or texts.
-        what: whose they are, for messages.
+        what: the owner of the values, for messages.
         names: of the numbers 0, 1, …. A text becomes its place in this list; whole numbers are places already, unless
             the names are whole numbers too. None: texts are numbered in sorted order.
-        argument: what `names` is called, for messages.
-        only_texts: `names` says nothing of whole numbers.
+        argument: the name of `names`, for messages.
+        only_texts: `names` does not apply to whole numbers.
 
     Raises:
-        DataError: another shape; floats, which would be truncated; numbers beyond int64; a value that `names` lacks.
+        DataError: another shape; floats, which would be truncated; numbers beyond int64; a value missing from `names`.
     """
     given = _one_each(values, what)
     if given.dtype.kind == "S":
@@ -66,21 +66,21 @@ def numbered(
 
 
 def count_classes(labels: npt.NDArray[np.int64], names: list[str], what: str) -> int:
-    """The number of classes: of the names, or the largest label and one.
+    """The number of classes: the number of names, or the largest label plus one.
 
     Raises:
-        DataError: labels that are negative, or larger than a readout can be.
+        DataError: labels that are negative, or too large for a readout.
     """
     if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < MAX_CLASSES:
         raise DataError(
-            f"{what}: labels run from {labels.min()} to {labels.max()}; allowed: 0 to {MAX_CLASSES - 1:,}; give texts where "
-            "numbers are names"
+            f"{what}: labels run from {labels.min()} to {labels.max()}; allowed: 0 to {MAX_CLASSES - 1:,}; give texts if "
+            "the numbers are names"
         )
     return max(len(names), int(labels.max(initial=-1)) + 1)
 
 
 def shape_advice(shape: Sequence[int]) -> str:
-    """What to give in place of labels of several axes."""
+    """Advice for labels with several axes."""
     return (
         f"one label for each sample is supported, [{shape[0] if shape else 'samples'}]; a label for each step or event of a sample is "
         "not supported yet"
@@ -98,24 +98,24 @@ def one_label_each(n_labels: int, n_events: Sequence[int], what: str, n_steps: i
     if n_labels == n:
         return
     which = {sum(n_events): "events", n * (n_steps or 0): "steps"}.get(n_labels) if n_labels else None
-    each = f", as many as the samples have {which} in all" if which else ""
+    each = f", as many as there are {which} in total" if which else ""
     raise DataError(f"{what}: has {n_labels:,} entries for {count(n, 'sample')}{each}; {shape_advice([n])}")
 
 
 # ---- several sets --------------------------------------------------------------------------------------------------
 
-#: the texts of the sets of this process, in the order of their numbers
+#: the texts of all sets in this process, in the order of their numbers
 _seen: list[list[str]] = []
 #: whether classes are matched by name later, so that their numbers may differ
 _matched: ContextVar[bool] = ContextVar("_matched", default=False)
 
 
 def warn_of_other_texts(names: list[str], what: str, *, chosen: bool, stacklevel: int) -> None:
-    """Warns if an earlier set had other texts: in the two sets, one number may stand for different classes.
+    """Warns if an earlier set had other texts: the same number may then stand for different classes.
 
     Args:
         names: in the order of their numbers.
-        what: whose they are, for messages.
+        what: the owner of the names, for messages.
         chosen: the order was given and is not the sorted one. Such a set does not warn; later ones are compared with it.
     """
     if not names or names in _seen or _matched.get():
@@ -124,8 +124,8 @@ def warn_of_other_texts(names: list[str], what: str, *, chosen: bool, stacklevel
     _seen.append(names)
     if not chosen and earlier != names:
         warnings.warn(
-            f"{what}: labels are texts, numbered in sorted order: {listed(names)}. An earlier set had {listed(earlier)}, so that a number "
-            "may stand for another class there. If one network reads both sets, give both the same classes=, such as "
+            f"{what}: labels are texts, numbered in sorted order: {listed(names)}. An earlier set had {listed(earlier)}; there a number "
+            "may stand for another class. If one network reads both sets, give both the same classes=, such as "
             "classes=train.classes",
             UserWarning,
             stacklevel=stacklevel,
@@ -134,7 +134,7 @@ def warn_of_other_texts(names: list[str], what: str, *, chosen: bool, stacklevel
 
 @contextmanager
 def matched_by_name() -> Iterator[None]:
-    """Sets that are made inside have their classes matched by name later, so that their numbers may differ."""
+    """Inside, new sets may number classes differently, because classes are matched by name later."""
     token = _matched.set(True)
     try:
         yield
@@ -143,7 +143,7 @@ def matched_by_name() -> Iterator[None]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """`cat, dog, owl`; long lists are cut."""
+    """`cat, dog, owl`; long lists are shortened."""
     return ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
 
 
@@ -161,7 +161,7 @@ def _one_each(values: Any, what: str) -> Array:
             raise DataError(f"{what}: has the shape {list(given.shape)}; give a flat array, labels.reshape(-1)")
         if np.isin(given, (0, 1)).all() and (given.sum(axis=1) == 1).all():
             raise DataError(
-                f"{what}: has the shape {list(given.shape)} with a single 1 in each row; of one-hot labels give labels.argmax(axis=1); "
+                f"{what}: has the shape {list(given.shape)} with a single 1 in each row; for one-hot labels give labels.argmax(axis=1); "
                 f"{shape_advice(given.shape)}"
             )
     if given.ndim != 1:
@@ -174,10 +174,10 @@ def names_of(names: Any, what: str) -> tuple[list[str], bool]:
 
     Args:
         names: in the order of their numbers; or the number of each, such as {"cat": 0, "dog": 1}.
-        what: whose they are, for messages.
+        what: the owner of the names, for messages.
 
     Raises:
-        DataError: something else, or a name that is given twice.
+        DataError: another type, or a name given twice.
     """
     if isinstance(names, Mapping) and sorted(names.values(), key=str) == sorted(range(len(names)), key=str):
         names = sorted(names, key=lambda name: names[name])
@@ -188,15 +188,15 @@ def names_of(names: Any, what: str) -> tuple[list[str], bool]:
         raise DataError(
             f"{what}: is {names!r:.200}; give a list of texts in the order of their numbers, such as ['cat', 'dog']"
         )
-    found = [str(name) for name in given.tolist()]
-    if len(set(found)) < len(found):
-        twice = next(name for k, name in enumerate(found) if name in found[:k])
+    texts = [str(name) for name in given.tolist()]
+    if len(set(texts)) < len(texts):
+        twice = next(name for k, name in enumerate(texts) if name in texts[:k])
         raise DataError(f"{what}: holds {twice!r} twice; give each name once")
-    return found, bool(given.size) and given.dtype.kind != "U"
+    return texts, bool(given.size) and given.dtype.kind != "U"
 
 
 def strange_entry(given: Array) -> str:
-    """What keeps an array of Python objects from being one of numbers or texts."""
+    """The entry that keeps an array of Python objects from being numbers or texts."""
     entries = given.astype(object).reshape(-1)
     for x in entries:
         if not isinstance(x, (str, bytes)) and number(x) is None:

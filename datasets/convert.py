@@ -1,11 +1,11 @@
-"""Converts a data set block by block, on as many processes as pay.
+"""Converts a data set block by block, using more processes for larger sources.
 
 A block is a range of files or samples; the data set's module makes one with `convert(first, last, **arguments)`, whose
-arguments are plain data. So any process can make any block, and the result does not depend on how many there are.
+arguments are plain data. So any process can make any block, and the result does not depend on their number.
 
-A worker is this interpreter started anew: it inherits no threads and no locks, and does not run the caller's script a
-second time, as `multiprocessing` would. It reads ranges from its standard input and answers with a line of JSON and the
-bytes of the arrays. It ends when its input ends, so nothing outlives a killed caller for longer than a block.
+A worker is a fresh process of this interpreter: it inherits no threads and no locks, and does not run the caller's
+script a second time, as `multiprocessing` would. It reads ranges from its standard input and answers with a line of
+JSON and the bytes of the arrays. It ends when its input ends, so no worker outlives a killed caller by more than a block.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sparsesnn import errors
 from sparsesnn.datasets.binning import Binned
 from sparsesnn.errors import ConfigError, SparseSnnError
 
-#: raw bytes that a worker must have to do: starting one costs two seconds, converting this much about as long
+#: raw bytes that justify a worker: starting one costs two seconds, about as long as converting this much
 _BYTES_PER_WORKER = 64 << 20
 
 #: in an answer, next to the names of columns
@@ -50,7 +50,7 @@ convert.work()
 
 @dataclass(frozen=True)
 class Part:
-    """Some samples: their lists, and one whole number a sample for each name, such as `labels`, `users`."""
+    """Some samples: their lists, and for each name, such as `labels` or `users`, one whole number per sample."""
 
     binned: Binned
     columns: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
@@ -64,15 +64,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be converted.
+    """A conversion.
 
     Args:
         module: full name of the module whose `convert(first, last, **arguments)` makes a `Part`.
         arguments: JSON values.
         n_items: files or samples; each block is a range of them.
-        n_bytes: size of the source, which decides how many processes pay.
+        n_bytes: size of the source, from which the number of processes follows.
         title: of the progress bar and of messages: data set and split.
-        block: items a block.
+        block: items per block.
     """
 
     module: str
@@ -83,33 +83,33 @@ class Job:
     block: int
 
     def blocks(self) -> list[tuple[int, int]]:
-        """All ranges `(first, last)`, last exclusive; one empty range if there is nothing."""
+        """All ranges `(first, last)`, last exclusive; one empty range if there are no items."""
         starts = range(0, max(1, self.n_items), self.block)
         return [(first, min(first + self.block, self.n_items)) for first in starts]
 
 
 def n_workers_for(job: Job, n_workers: int | None) -> int:
-    """Processes to use: those asked for, or as many as there are cores and enough bytes; never more than blocks.
+    """Number of processes: `n_workers`, or one per core as far as there are enough bytes; never more than blocks.
 
     Raises:
-        ConfigError: fewer than one is asked for.
+        ConfigError: `n_workers` is below 1.
     """
     if n_workers is None:
         n_workers = max(1, min(len(os.sched_getaffinity(0)), job.n_bytes // _BYTES_PER_WORKER))
     if n_workers < 1:
-        raise ConfigError(f"{job.title}: {n_workers} worker processes are asked for; give a number from 1")
+        raise ConfigError(f"{job.title}: {n_workers} worker processes requested; give a number from 1")
     return min(n_workers, len(job.blocks()))
 
 
 def run(job: Job, n_workers: int = 1) -> Part:
-    """Converts all blocks and joins them in order, with a progress bar in a terminal when it takes long.
+    """Converts all blocks and joins them in order; a long conversion shows a progress bar in a terminal.
 
     Args:
         n_workers: processes; 1 converts in this one.
 
     Raises:
-        DataError, ConfigError: as `convert` raised them in whichever process.
-        DataError: a worker was killed, by damaged files that a library does not survive or for lack of memory.
+        DataError, ConfigError: as `convert` raised them in any process.
+        DataError: a worker died, because a damaged file crashed a library or memory ran out.
     """
     with progress_bar(f"converting {job.title}", job.n_items) as bar:
         if n_workers == 1:
@@ -118,8 +118,8 @@ def run(job: Job, n_workers: int = 1) -> Part:
 
 
 def progress_bar(title: str, total: int, *, large: bool = False) -> tqdm[Any]:
-    """Shows itself in a terminal, after a second; `large`: numbers with a letter, 12.3M."""
-    size = shutil.get_terminal_size((120, 24))  # tqdm prints nothing where a terminal says it has 0 columns
+    """A progress bar, shown only in a terminal and after a second; `large`: abbreviated numbers, 12.3M."""
+    size = shutil.get_terminal_size((120, 24))  # tqdm prints nothing if a terminal reports 0 columns
     return tqdm(
         desc=title,
         total=total,
@@ -178,7 +178,7 @@ def _made_by_workers(job: Job, n_workers: int, done: Callable[[int], Any]) -> li
         for worker in workers:
             worker.kill()
     if failures:
-        raise failures[min(failures)]  # of the first block, whoever was faster
+        raise failures[min(failures)]  # the failure of the first block, whichever came first
     return [part for part in parts if part is not None]
 
 
@@ -188,18 +188,18 @@ class _Worker:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.process = subprocess.Popen(
-            # -I: nothing is imported from the current folder
+            # -I: import nothing from the current folder
             [sys.executable, "-I", "-c", _WORKER, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C is for the caller, which ends its workers
+            start_new_session=True,  # Ctrl-C reaches only the caller, which ends its workers
         )
         self.begun = False
 
     def convert(self, first: int, last: int) -> Part:
-        assert self.process.stdin is not None, "a pipe was asked for"
-        assert self.process.stdout is not None, "a pipe was asked for"
+        assert self.process.stdin is not None, "opened with a pipe"
+        assert self.process.stdout is not None, "opened with a pipe"
         try:
             if not self.begun:
                 self._send({"module": self.job.module, "arguments": dict(self.job.arguments)})
@@ -228,7 +228,7 @@ class _Worker:
         return Part(binned, arrays)
 
     def _send(self, value: Any) -> None:
-        assert self.process.stdin is not None, "a pipe was asked for"
+        assert self.process.stdin is not None, "opened with a pipe"
         self.process.stdin.write(json.dumps(value).encode() + b"\n")
         self.process.stdin.flush()
 
@@ -244,7 +244,7 @@ class _Worker:
         self.process.kill()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
-                with contextlib.suppress(OSError):  # what was still to be sent to it
+                with contextlib.suppress(OSError):  # data not sent yet
                     pipe.close()
         self.process.wait()
 
@@ -254,7 +254,7 @@ class _Worker:
 
 def work() -> None:
     """Answers requests until standard input ends."""
-    # what a library prints must not come between the bytes of an answer
+    # output printed by a library must not mix with an answer
     with os.fdopen(os.dup(1), "wb") as out:
         os.dup2(2, 1)
         requests = sys.stdin.buffer

@@ -3,15 +3,15 @@
 The 1,797 images of 8 x 8 pixels, brightness 0 to 16, that scikit-learn ships: the test part of "Optical Recognition of
 Handwritten Digits" (E. Alpaydin, C. Kaynak, UCI Machine Learning Repository, 1998, doi 10.24432/C50P49, CC BY 4.0).
 
-Encoding: latency. Two neurons look at each pixel: ON neuron p at its brightness x / 16, OFF neuron 64 + p at the
-darkness 1 - x / 16. A neuron fires once, the earlier the stronger what it sees, at the step
+Encoding: latency. Each pixel has two neurons: ON neuron p encodes its brightness x / 16, OFF neuron 64 + p its
+darkness 1 - x / 16. A neuron fires once, earlier for a stronger value, at the step
 
     t = round((1 - strength)·(n_steps - 1 - tail))        tail = n_steps // 4
 
-and not at all when it sees nothing (strength 0). The last `tail` steps are empty and give the network time to answer.
-So every image makes at most 128 spikes, in the same place each time: nothing here is random.
+and not at all at strength 0. The last `tail` steps are empty and give the network time to answer. So every image makes
+at most 128 spikes, always in the same places: nothing here is random.
 
-Split: a quarter of each class is the test part, chosen once by a fixed hash, the same on every machine.
+Split: a quarter of each class is the test part, chosen by a fixed hash, the same on every machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RECIPE = {"data": {"valid": "random:0.2"}, "optim": {"lr": 1e-2}, "train": {"epo
 
 _N_PIXELS = 64
 _BRIGHTEST = 16
-#: of the split; part of every published figure, so it never changes
+#: seed of the split; every published figure depends on it, so it never changes
 _SPLIT_SEED = 1797
 
 
@@ -51,7 +51,7 @@ class Options:
 
 
 def load(*, split: str, options: Options, **files: Any) -> EventSet:
-    """The digits of one split; nothing is read from files or cached."""
+    """The digits of one split; no files are read and nothing is cached."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:

@@ -1,18 +1,18 @@
-"""DVS128 Gesture: eleven hand and arm gestures of 29 people under five kinds of light, seen by an event camera.
+"""DVS128 Gesture: eleven hand and arm gestures of 29 people under five kinds of light, recorded by an event camera.
 
 A. Amir et al., "A Low Power, Fully Event-Based Gesture Recognition System", CVPR 2017. License: CC BY 4.0.
 
 Sensor: 128 x 128 pixels, 2 polarities. Unit order: id = x + W·(y + H·p), with W = H = 128 or what pooling leaves; a frame
 [p, y, x] row by row, as Tonic's `ToFrame` makes it.
 
-The form that Tonic downloads: a file user<NN>_<light>/<class>.npy a clip, holding [events, 4]: x, y, polarity and time in
+Tonic downloads one file per clip, user<NN>_<light>/<class>.npy, which holds [events, 4]: x, y, polarity and time in
 milliseconds. A clip lasts about six seconds. Its time counts from its first event, and a sample is a *window* of it:
 
-    hop_ms = 0    one window a clip, from its beginning
-    hop_ms > 0    a window every hop_ms, as long as the whole window lies before the clip's last event; at least one
+    hop_ms = 0    one window per clip, from its beginning
+    hop_ms > 0    a window every hop_ms, while the whole window lies before the clip's last event; at least one
 
-So windows may overlap, touch or leave gaps; events in none are counted in `n_lost`, events in several make spikes in
-each. This is what Tonic's `SliceByTime` cuts. Tonic is needed to download the set, and not to read it.
+So windows may overlap, touch or leave gaps; events in no window are counted in `n_lost`, events in several windows make
+spikes in each. Tonic's `SliceByTime` cuts the same windows. Tonic is needed to download the set, but not to read it.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ CLASSES = (
 )
 _LIGHTS = ("fluorescent", "fluorescent_led", "lab", "led", "natural")
 _FOLDERS = {"train": "ibmGestureTrain", "test": "ibmGestureTest"}
-#: clips of the whole set, in Tonic's form
+#: clips of the whole set, as Tonic downloads it
 _WHOLE = {"train": 1077, "test": 264}
-#: a clip lasts at most so long; those of the data set last some seconds
+#: longest allowed clip; those of the data set last a few seconds
 LONGEST_MS = 3_600_000
-#: clips that are read at once, some megabytes each
+#: clips read at once, a few megabytes each
 _BLOCK = 4
 
 
@@ -79,7 +79,7 @@ class Clip(NamedTuple):
 
 
 class Name(NamedTuple):
-    """What the name of a file says: the person's number, the light and the class."""
+    """The contents of a file name: the person's number, the light and the class."""
 
     user: int
     light: str
@@ -93,7 +93,9 @@ class Options:
     dt_ms: float = option(20.0, "width of a step, milliseconds; times in the files are whole milliseconds", above=0)
     n_steps: int = option(75, "steps of a window", low=1, high=1_000_000)
     pool: int = option(4, "pixels that share a neuron, in x and in y; 4 leaves 32 x 32", low=1, high=SIZE)
-    hop_ms: float = option(0.0, "from the beginning of a window to that of the next, at least 1; 0: one window", low=0)
+    hop_ms: float = option(
+        0.0, "time from the start of one window to the start of the next, at least 1 ms; 0: one window", low=0
+    )
     duplicates: str = duplicates_option()
 
 
@@ -106,23 +108,23 @@ def load(
     n_workers: int | None,
     options: Options,
 ) -> EventSet:
-    """Windows of the clips of one split (1,077 train, 264 test clips), or of as many clips as are there.
+    """Windows of the clips of one split (1,077 train, 264 test clips), or of all clips in the folder if it is incomplete.
 
     Groups, for held-out validation: `users`, `lights` (numbered as in description["lights"]), `clips` and `windows`
     (0 is the first of its clip).
 
     Args:
         data_dir: the folder that holds DVSGesture/ibmGestureTrain, or ibmGestureTrain itself.
-        n_workers: processes that convert; None: as many as pay.
+        n_workers: processes that convert; None: chosen by cores and size.
 
     Raises:
         DataError: files that are missing, damaged or not in the format; the message names file and value.
-        ConfigError: a parameter without meaning.
+        ConfigError: an invalid parameter.
     """
     dt_us, hop_ms = step_us(options.dt_ms), options.hop_ms
-    max_count(options.duplicates)  # refused before files are looked for
+    max_count(options.duplicates)  # checked before searching for files
     if not (hop_ms == 0 or 1 <= hop_ms < 1e9):
-        raise ConfigError(f"dvsgesture: hop_ms is {hop_ms!r}; give 0 (one window a clip) or at least 1 millisecond")
+        raise ConfigError(f"dvsgesture: hop_ms is {hop_ms!r}; give 0 (one window per clip) or at least 1 millisecond")
     side = pooled(SIZE, options.pool)
     sensor = Sensor(side, side, 2)
     check_window(n_steps=options.n_steps, dt_us=dt_us, pool=1, n_units=sensor.n_neurons)
@@ -169,20 +171,20 @@ def load(
 
 
 def parse_name(folder: Path, name: str) -> Name:
-    """From user<NN>_<light>/<class>.npy; `DataError` for another form."""
+    """Parses user<NN>_<light>/<class>.npy; `DataError` for any other name."""
     person, _, file = name.partition("/")
     user, _, light = person.partition("_")
     number, label = user.removeprefix("user"), file.removesuffix(".npy")
     if number.isdecimal() and user != number and light and label.isdecimal() and int(label) < len(CLASSES):
         return Name(int(number), light, int(label))
     raise DataError(
-        f"{folder / name}: is not named as a clip; allowed: user<NN>_<light>/<class>.npy with a class from 0 to "
+        f"{folder / name}: is not a clip's name; allowed: user<NN>_<light>/<class>.npy with a class from 0 to "
         f"{len(CLASSES) - 1}; remove other .npy files from this folder"
     )
 
 
 def _number_lights(found: list[str]) -> list[str]:
-    """The names of the lights; their places are their numbers. Those of the data set always have the same."""
+    """The names of the lights in the order of their numbers; lights of the data set always have the same numbers."""
     return [*_LIGHTS, *sorted(set(found) - set(_LIGHTS))]
 
 
@@ -238,7 +240,7 @@ def cut(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Beginning of each window, and int64[n_windows, 2]: the events of window k are bounds[k, 0] : bounds[k, 1].
 
-    `t_us` ascends from 0; see the head of this file for which windows there are.
+    `t_us` ascends from 0; see the head of this file for the choice of windows.
     """
     n_windows = 1
     if hop_us and t_us.size:
@@ -251,12 +253,12 @@ def read_clip(path: Path) -> Clip:
     """The events of one file.
 
     Raises:
-        DataError: it is damaged, or holds something else than events of this sensor.
+        DataError: it is damaged, or does not hold events of this sensor.
     """
     array = files.map_npy(path)
     if array.ndim != 2 or array.shape[1] != 4 or array.dtype.kind not in "iuf":
         raise DataError(
-            f"{path}: is {array.dtype}{list(array.shape)}; a clip is [events, 4], numbers: x, y, polarity, time in milliseconds"
+            f"{path}: is {array.dtype}{list(array.shape)}; a clip is numeric [events, 4]: x, y, polarity, time in milliseconds"
         )
     with np.errstate(invalid="ignore"):
         events = array.astype(np.int64)
@@ -265,7 +267,7 @@ def read_clip(path: Path) -> Clip:
     if not good.all():
         bad = int(np.argmin(good))
         raise DataError(
-            f"{path}: event {bad} is {array[bad].tolist()} ({int((~good).sum())} such in all); allowed: x and y whole "
+            f"{path}: event {bad} is {array[bad].tolist()} ({int((~good).sum())} such in all); allowed: whole x and y "
             f"from 0 to {SIZE - 1}, polarity 0 or 1, whole milliseconds from 0; get a fresh copy"
         )
     if (
@@ -274,7 +276,7 @@ def read_clip(path: Path) -> Clip:
         far = np.abs(events[:, 3] - int(np.median(events[:, 3])))
         bad = int(np.argmax(far))
         raise DataError(
-            f"{path}: event {bad} is at {events[bad, 3]:,} ms, {far[bad] / 3_600_000:,.1f} hours away from the middle one; a clip "
+            f"{path}: event {bad} is at {events[bad, 3]:,} ms, {far[bad] / 3_600_000:,.1f} hours from the median; a clip "
             "lasts at most an hour; remove the event, or get a fresh copy"
         )
     x, y, p, t_ms = events[np.argsort(events[:, 3], kind="stable")].T

@@ -1,4 +1,4 @@
-"""A data set as spike lists: every sample of a split, binned once, and batches of them."""
+"""A data set as spike lists: all samples of a split, binned once, and batches of them."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ from sparsesnn.wording import count
 
 Array = npt.NDArray[Any]
 
-#: a batch is put in order by marking cells of [T, B, N] while a spike has at most this many cells, else by sorting
+#: a batch is ordered by marking cells of [T, B, N] if there are at most this many cells per spike, else by sorting
 _MAX_CELLS_PER_SPIKE = 256
 
 
 @named
 @dataclass(frozen=True, eq=False)
 class EventSet:
-    """The spikes, classes and groups of n samples; the arrays may be memory-mapped and are never written.
+    """The spikes, classes and groups of n samples; the arrays may be memory-mapped and are never modified.
 
     The spikes of sample s, step by step and ascending within a step, are
-    `ids[n_spikes[:s].sum() : n_spikes[:s+1].sum()]`; `n_spikes[s, t]` of them belong to step t. Lengths and not
-    offsets are stored: they fit one or two bytes, offsets would need eight.
+    `ids[n_spikes[:s].sum() : n_spikes[:s+1].sum()]`; `n_spikes[s, t]` of them belong to step t. Lengths are
+    stored instead of offsets: they fit in one or two bytes, while offsets would need eight.
 
     Args:
         ids: uint16[S] (int32 when N > 65,536), neuron ids of all samples.
         n_spikes: uint8, uint16 or int32[n, T], length of each list.
         labels: int64[n], class of each sample.
         n_neurons, n_classes: N and the number of classes.
-        groups: for each name, int64[n]: which group a sample belongs to, such as who spoke it.
-        n_lost: events that made no spike: before 0, beyond the window of T steps, or moved off the sensor.
-        n_merged: events that share the spike of another one, see `binning`; `n_counted` + lost + merged = events.
-        description: what made it (data set, split, parameters, license; `dt_us`, width of a step; `sensor` of a camera), JSON
+        groups: for each name, int64[n]: the group of each sample, such as its speaker.
+        n_lost: events without a spike: before 0, beyond the window of T steps, or moved off the sensor.
+        n_merged: events merged into another one's spike, see `binning`; `n_counted` + lost + merged = events.
+        description: the set's origin (data set, split, parameters, license; `dt_us`, width of a step; `sensor` of a camera), JSON
             values only.
-        path: the cache file that the arrays are views of; None: they are in memory.
-        values: uint8, uint16 or int32[S], from 1: events that each spike counts, by which its weights are multiplied;
-            None: plain spikes, which are 1.
+        path: the cache file whose content the arrays are views of; None: they are in memory.
+        values: uint8, uint16 or int32[S], from 1: events counted by each spike, a factor on its weights; None: plain
+            spikes, whose value is 1.
 
     Raises:
-        DataError: the arrays do not fit together.
+        DataError: the arrays are inconsistent.
     """
 
     ids: Array
@@ -70,7 +70,7 @@ class EventSet:
     n_merged: int = 0
     path: Path | None = None
     values: Array | None = None
-    #: int64[n + 1], where each sample starts in `ids`
+    #: int64[n + 1], start of each sample in `ids`
     sample_starts: npt.NDArray[np.int64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class EventSet:
                     f"EventSet: {name} is {array.dtype}{list(array.shape)}; for {count(n, 'sample')} give int64[{n}]"
                 )
         if self.n_spikes.size and int(self.n_spikes.min()) < 0:
-            raise DataError("EventSet: a list has a negative length; make the data anew")
+            raise DataError("EventSet: a list has a negative length; make the data again")
         starts = np.zeros(n + 1, np.int64)
         np.cumsum(self.n_spikes.sum(axis=1, dtype=np.int64), out=starts[1:])
         if starts[-1] != self.ids.size:
@@ -123,7 +123,7 @@ class EventSet:
 
     @classmethod
     def from_binned(cls, binned: Binned, labels: npt.NDArray[np.int64], n_classes: int, **more: Any) -> EventSet:
-        """From lists and the class of each sample; `more`: groups, description."""
+        """Makes a set from lists and the class of each sample; `more`: groups, description."""
         return cls(
             ids=binned.ids,
             n_spikes=binned.n_spikes,
@@ -155,26 +155,26 @@ class EventSet:
         group_names: Mapping[str, Sequence[Any]] | None = None,
         description: Mapping[str, Any] | None = None,
     ) -> EventSet:
-        """From raw events, one `(t_us, unit)` pair of arrays a sample; see `binning.bin_events` for what happens.
+        """Makes a set from raw events, one `(t_us, unit)` pair of arrays per sample; see `binning.bin_events`.
 
         Args:
             events, n_steps, dt_us, pool, duplicates: see `binning.bin_events`.
             labels: [n], class of each sample: whole numbers from 0, or texts.
-            n_neurons: number of units, before `pool`; None: the largest number and one.
-            n_classes: number of classes; None: the largest label and one.
-            start: where the time of a sample begins: "zero", at time 0, or "first", at its first event.
-            classes: the texts that class 0, 1, … have, such as those of the training set: `classes=train.classes`. None: texts are
-                numbered in sorted order, set by set; a set with other texts than an earlier one warns.
-            groups: for each name, [n]: which group a sample belongs to; whole numbers or texts.
-            group_names: for each name of a group, the texts that member 0, 1, … have; None: in sorted order.
-            description: what made it, JSON values; texts are numbered by its entries `classes` and `group_names`, as by the arguments.
+            n_neurons: number of units, before `pool`; None: the largest unit plus one.
+            n_classes: number of classes; None: the largest label plus one.
+            start: begin the time of a sample at 0 ("zero") or at its first event ("first").
+            classes: the names of class 0, 1, …, such as those of the training set: `classes=train.classes`. None: texts are
+                numbered in sorted order, separately for each set; a set whose texts differ from an earlier one's warns.
+            groups: for each name, [n]: the group of each sample; whole numbers or texts.
+            group_names: for each name of a group, the names of member 0, 1, …; None: in sorted order.
+            description: the set's origin, JSON values; its entries `classes` and `group_names` number texts as the arguments do.
 
         Raises:
-            DataError: events that `bin_events` refuses; labels or groups that are neither whole numbers nor texts, or texts that
-                `classes` or `group_names` lacks.
-            ConfigError: a window without meaning.
+            DataError: events that `bin_events` refuses; labels or groups that are neither whole numbers nor texts, or texts
+                missing from `classes` or `group_names`.
+            ConfigError: an invalid window.
 
-        Warns if samples or most events are lost, if the window does not fit, and if a clock begins again; see `event_times`.
+        Warns if samples or most events are lost, if the window does not fit, and if a clock restarts; see `event_times`.
         """
         clock = Clock(start)
         arrays = [(typed(t_us), typed(unit)) for t_us, unit in events]
@@ -239,26 +239,26 @@ class EventSet:
         sensor_size: Sequence[int] | None = None,
         classes: Sequence[Any] | None = None,
     ) -> EventSet:
-        """From a data set of Tonic, or anything whose items are (events with fields x, t and perhaps y, p; label).
+        """Makes a set from a Tonic data set, or any whose items are (events with fields x, t and perhaps y, p; label).
 
         Args:
             dataset: without a transform; its times are microseconds.
             n_steps, dt_us, duplicates: see `binning.bin_events`.
             start: as in `from_events`.
-            pool: pixels that share a neuron, in x and in y; of a sensor with one row, neighboring channels.
-            sensor_size: (width, height, polarities); None: that of the data set. Unit order: x + W·(y + H·p).
-            classes: the texts that class 0, 1, … have; None: `dataset.classes`, or, if there is none, see `from_events`.
+            pool: pixels that share a neuron, in x and in y; for a sensor with one row, neighboring channels.
+            sensor_size: (width, height, polarities); None: the data set's. Unit order: x + W·(y + H·p).
+            classes: the names of class 0, 1, …; None: `dataset.classes`, or, if there is none, as in `from_events`.
 
         Raises:
-            DataError: events beyond the sensor, or of another form; labels that are neither whole numbers nor texts, or texts that
-                `classes` lacks.
+            DataError: events beyond the sensor, or of another form; labels that are neither whole numbers nor texts, or texts
+                missing from `classes`.
         """
         window: dict[str, Any] = {"n_steps": n_steps, "dt_us": dt_us, "pool": pool, "duplicates": duplicates}
         return cls.from_binned(
             **read_tonic(dataset, **window, start=start, sensor_size=sensor_size, classes=classes, stacklevel=4)
         )
 
-    # ---- looked at ---------------------------------------------------------------------------------------------
+    # ---- properties --------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return int(self.n_spikes.shape[0])
@@ -270,7 +270,7 @@ class EventSet:
 
     @property
     def n_events(self) -> int:
-        """Events that it was made of."""
+        """Number of events before binning."""
         return self.n_counted + self.n_lost + self.n_merged
 
     @property
@@ -280,32 +280,32 @@ class EventSet:
 
     @functools.cached_property
     def list_sums(self) -> Array:
-        """[n, T], the sum of the values of each list: of plain spikes their number."""
+        """[n, T], the sum of the values of each list; for plain spikes, their number."""
         if self.values is None:
             return self.n_spikes
         sums = np.concatenate([[0], np.cumsum(self.values, dtype=np.int64)])
         ends = np.cumsum(self.n_spikes, dtype=np.int64).reshape(self.n_spikes.shape)
-        found: Array = sums[ends] - sums[ends - self.n_spikes]
-        return found
+        result: Array = sums[ends] - sums[ends - self.n_spikes]
+        return result
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes, in the order of their numbers; none where labels are numbers."""
+        """Names of the classes, in the order of their numbers; empty if labels are numbers."""
         return [str(name) for name in self.description.get("classes") or ()]
 
     @property
     def group_names(self) -> dict[str, list[str]]:
-        """For each group whose members have names, these in the order of their numbers."""
+        """For each group whose members have names, the names in the order of their numbers."""
         return {name: [str(x) for x in names] for name, names in (self.description.get("group_names") or {}).items()}
 
     @property
     def dt_us(self) -> float | None:
-        """Width of a step, microseconds; None where steps have no width, as for made-up data."""
+        """Width of a step, microseconds; None if steps have no width, as for synthetic data."""
         return self.description.get("dt_us")
 
     @property
     def sensor(self) -> Sensor | None:
-        """Size of the image for cameras; None for others."""
+        """Size of the image for cameras; None for other data."""
         return Sensor.described(self.description, self.n_neurons)
 
     def activity(self) -> float:
@@ -321,20 +321,19 @@ class EventSet:
         augment: Augment | None = None,
         partners: Array | None = None,
     ) -> SpikeBatch:
-        """The chosen samples as time-major spike lists, in the order asked for.
+        """The chosen samples as time-major spike lists, in the given order.
 
         `sparsesnn.host.batches` makes the same batches faster.
 
         Args:
             indices: int[B], numbers of the samples.
             rng: `(seed, epoch)`, needed with `augment`: with the sample's number it decides the augmentation.
-            augment: how the samples are changed; None leaves them as they are.
-            partners: int64[n], samples that others are blended or mixed with, such as the training part; None means
-                all.
+            augment: changes to the samples; None: no changes.
+            partners: int64[n], samples that others are blended or mixed with, such as the training part; None: all.
 
         Raises:
-            IndexError: a number that no sample has.
-            ConfigError: `augment` without `rng`, or with a change that has no meaning for this data.
+            IndexError: a sample number out of range.
+            ConfigError: `augment` without `rng`, or with a change that does not apply to this data.
         """
         chosen = self.checked(indices)
         if augment:
@@ -347,7 +346,7 @@ class EventSet:
     def targets(
         self, indices: Sequence[int] | Array, rng: tuple[int, int], augment: Augment, partners: Array | None = None
     ) -> npt.NDArray[np.float32]:
-        """float32[B, C], for each sample of a mixed batch the share of each class; arguments as in `batch`."""
+        """float32[B, C], the share of each class in each sample of a mixed batch; arguments as in `batch`."""
         chosen = self.checked(indices)
         _, partner, start, stop = self._sources(chosen, rng, augment, self._partners(partners))
         step = np.arange(self.n_steps)
@@ -362,7 +361,7 @@ class EventSet:
         return targets.astype(np.float32)
 
     def checked(self, indices: Sequence[int] | Array) -> npt.NDArray[np.int64]:
-        """int64[B], the numbers of samples; `IndexError` where there is no such sample."""
+        """int64[B], the numbers of samples; `IndexError` if one is out of range."""
         chosen = typed(indices)
         if chosen.size == 0:
             chosen = chosen.astype(np.int64)
@@ -379,7 +378,7 @@ class EventSet:
         return np.arange(len(self)) if partners is None else self.checked(partners)
 
     def _list_starts(self, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """int64[B, T], where the list of each step begins in `ids`."""
+        """int64[B, T], start of each step's list in `ids`."""
         n_spikes = self.n_spikes[chosen].astype(np.int64)
         starts: npt.NDArray[np.int64] = np.cumsum(n_spikes, axis=1) - n_spikes + self.sample_starts[chosen][:, None]
         return starts
@@ -435,7 +434,7 @@ class EventSet:
     def _sources(
         self, chosen: Array, rng: tuple[int, int], augment: Augment, partners: Array
     ) -> tuple[Array, Array, Array, Array]:
-        """int64[B] each: whom a sample is blended with, itself where not, and of mixed ones partner, start and stop."""
+        """int64[B] each: the partner to blend with (the sample itself: none), then mixing partner, start and stop."""
         mate = augment.blending(chosen, labels=self.labels, partners=partners, seed=rng[0], epoch=rng[1])
         partner, start, stop = augment.mixing(
             chosen, partners=partners, n_steps=self.n_steps, seed=rng[0], epoch=rng[1]
@@ -444,7 +443,7 @@ class EventSet:
         return mate, np.where(unmixed, chosen, partner), np.where(unmixed, 0, start), np.where(unmixed, 0, stop)
 
     def _events(self, n_spikes: Array, starts: Array) -> tuple[Array, Array, Array]:
-        """`(sample, step, unit)`, int64[S], each event on its own, of lists with lengths and places [B, T]."""
+        """`(sample, step, unit)`, int64[S] each, one entry per event, from lists with lengths and starts [B, T]."""
         lengths = n_spikes.astype(np.int64).reshape(-1)
         row = np.repeat(np.arange(lengths.size), lengths)
         entry = np.arange(row.size) + (starts.reshape(-1) - np.cumsum(lengths) + lengths)[row]
@@ -474,10 +473,10 @@ class EventSet:
 
 
 def _distinct(cell: npt.NDArray[np.int64], n_cells: int) -> npt.NDArray[np.int64]:
-    """The numbers in `cell`, each once, ascending."""
+    """The distinct numbers in `cell`, ascending."""
     if n_cells > _MAX_CELLS_PER_SPIKE * cell.size:
         return np.unique(cell)
-    # reading a byte mask from end to end costs less than sorting
+    # scanning a whole byte mask costs less than sorting
     marked = np.zeros(n_cells, bool)
     marked[cell] = True
     return np.flatnonzero(marked)

@@ -1,18 +1,18 @@
-"""Your own events: a file of arrays, a folder with a file for each part, or a function of yours. Nothing is downloaded.
+"""Your own events: a file of arrays, a folder with a file for each part, or your function. Nothing is downloaded.
 
     sparsesnn train events --data events.npz          also .h5: t_us (or t_ms, t_s), unit (or x, y, p), sample, label
-    sparsesnn train events --data folder              its files are train.npz, test.npz, valid.npz, or end so: mine_train.h5
-    sparsesnn train events --data mine.py:digits      what the function digits() of mine.py returns; give it to eval and --resume too
-    sparsesnn data check events.npz                   what a file holds, and a picture
+    sparsesnn train events --data folder              with train.npz, test.npz, valid.npz, or names that end so: mine_train.h5
+    sparsesnn train events --data mine.py:digits      the result of digits() in mine.py; give it to eval and --resume too
+    sparsesnn data check events.npz                   a summary of a file, and a picture
 
 Arrays: every event has an entry in the time `t_us`, `t_ms` or `t_s`, in `unit` (or the pixel `x`, `y` and the polarity `p`)
 and in `sample`, the number of its sample; every sample has a `label`, a number from 0 or a text, and may have a `group`
-(and `group_NAME`, as many as you like) and a `part`: train, valid or test. Files in the format of SHD are read too, with
-any number of channels, without `extra/` as well. A function returns such arrays in a dict, an `EventSet`, or a dict of
-`EventSet`s by part. Unit order: unit // pool; pixels as id = x + W*(y + H*p).
+(and any number of `group_NAME`) and a `part`: train, valid or test. Files in SHD's format are read too, with any number
+of channels, with or without `extra/`. A function returns such arrays in a dict, an `EventSet`, or a dict of `EventSet`s
+by part. Unit order: unit // pool; pixels as id = x + W*(y + H*p).
 
 Without parts a fifth of each class is held out as the test part, and a tenth for validation (`data.test`, `data.valid`).
-Samples of one person in training and test make the accuracy better than it is: give groups, and hold out whole ones.
+If training and test share people, the accuracy is overrated: give groups, and hold out whole groups.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ RECIPE = {
     "train": {"epochs": 30},
 }
 
-#: a longer step is no step, but a clock that began long ago
+#: a longer step means a clock that started long ago
 _MAX_STEP_US = 1e12
 _FUNCTION = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)")
 _ENDINGS = (".npz", ".h5", ".hdf5")
-#: entries of a description: what looks wrong, and what looks odd and may be meant; absent if there is nothing
+#: entries of a description: likely mistakes, and oddities that may be intended; absent if there are none
 PROBLEMS, NOTES = "problems", "notes"
-#: events that are binned at once
+#: events binned at once
 _BLOCK_EVENTS = 4_000_000
 
 
@@ -71,14 +71,14 @@ class Options:
 
     dt_ms: float = option(0.0, "width of a step, milliseconds; 0: the longest sample lasts n_steps", low=0)
     n_steps: int = option(100, "steps of a sample; later events are lost, and counted", low=1, high=1_000_000)
-    start: str = option("zero", "where the time of a sample begins: at zero, or at its first event", choices=STARTS)
+    start: str = option("zero", "start of a sample's time: zero, or its first event", choices=STARTS)
     n_neurons: int = option(
-        0, "units, before pool; 0: the largest number and one", low=0, high=100_000_000, former="n_units"
+        0, "units, before pool; 0: the largest unit plus one", low=0, high=100_000_000, former="n_units"
     )
-    width: int = option(0, "of a camera, pixels; 0: the largest x and one", low=0, high=100_000)
-    height: int = option(0, "of a camera, pixels; 0: the largest y and one", low=0, high=100_000)
+    width: int = option(0, "width of a camera, pixels; 0: the largest x plus one", low=0, high=100_000)
+    height: int = option(0, "height of a camera, pixels; 0: the largest y plus one", low=0, high=100_000)
     pool: int = option(
-        1, "neighboring units that share a neuron; of a camera pixels, in x and in y", low=1, high=1_000_000
+        1, "neighboring units that share a neuron; for a camera, pixels in x and in y", low=1, high=1_000_000
     )
     duplicates: str = duplicates_option()
 
@@ -92,16 +92,16 @@ def load(
     n_workers: int | None,
     options: Options,
 ) -> EventSet:
-    """One part of a person's own events.
+    """One part of the user's events.
 
     Args:
         data_dir: the file, the folder, or FILE.py:FUNCTION.
 
     Raises:
         DataError: files that are missing, damaged or of another form, or that have no such part.
-        ConfigError: options without meaning.
+        ConfigError: invalid options.
 
-    Warns of the problems that `EventSet.description["problems"]` lists, whether or not the set comes from the cache.
+    Warns about the problems in `EventSet.description["problems"]`, whether or not the set comes from the cache.
     """
     event_set = _load(split, data_dir, cache_dir, options)
     for text in event_set.description.get(PROBLEMS, []):
@@ -114,7 +114,7 @@ def _load(split: str, data_dir: Path | None, cache_dir: Path | None, options: Op
         raise DataError(
             "events: no file was given; give --data FILE.npz, FILE.h5, a folder of them, or FILE.py:FUNCTION"
         )
-    max_count(options.duplicates)  # refused before files are looked for
+    max_count(options.duplicates)  # checked before searching for files
     if function := function_of(data_dir):
         path, name = function
         made = _made(path, name, path.stat().st_mtime_ns if path.is_file() else 0)
@@ -124,7 +124,7 @@ def _load(split: str, data_dir: Path | None, cache_dir: Path | None, options: Op
     files = find_files(data_dir)
     source = cache.tree_identity(Path(), [str(path) for path in files.values()])
     source |= {"name": data_dir.name}
-    source.pop("names_sizes_sha256")  # of whole paths; a copy elsewhere is the same data
+    source.pop("names_sizes_sha256")  # a hash of absolute paths; a copy elsewhere is the same data
     source |= {"edges": [cache.source_identity(path)["edges_sha256"] for path in files.values()]}
     parameters = {"name": "events", "split": split, "source": source, "files": list(files), **_in_files(options)}
     parameters["times"] = event_times.VERSION
@@ -142,10 +142,10 @@ def function_of(place: str | Path) -> tuple[Path, str] | None:
 
 
 def find_files(place: Path) -> dict[str, Path]:
-    """The files by part; a single file is the part "", which may say parts itself.
+    """The files by part; a single file has the key "", and may define parts itself.
 
     Raises:
-        DataError: there is none, or a folder has two of one part.
+        DataError: there is none, or a folder has two files for one part.
     """
     if not place.is_dir():
         if not place.is_file():
@@ -153,20 +153,20 @@ def find_files(place: Path) -> dict[str, Path]:
                 f"events: {place} is neither a file nor a folder; give {', '.join(_ENDINGS)}, or FILE.py:FUNCTION"
             )
         return {"": place}
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in sorted(place.iterdir()):
         if is_hidden(path.name):
             continue
         part = re.split(r"[_-]", path.stem)[-1]
         if path.suffix.lower() in _ENDINGS and part in PARTS:
-            if part in found:
+            if part in files:
                 raise DataError(
-                    f"{place}: {found[part].name} and {path.name} are both the part {part!r}; leave one there"
+                    f"{place}: {files[part].name} and {path.name} are both the part {part!r}; keep one of them"
                 )
-            found[part] = path
-    if "train" not in found:
-        raise DataError(f"{place}: holds no train.npz (or .h5, or mine_train.npz); found: {', '.join(found) or 'none'}")
-    return found
+            files[part] = path
+    if "train" not in files:
+        raise DataError(f"{place}: holds no train.npz (or .h5, or mine_train.npz); found: {', '.join(files) or 'none'}")
+    return files
 
 
 def read_files(files: Mapping[str, Path]) -> Recording:
@@ -176,23 +176,23 @@ def read_files(files: Mapping[str, Path]) -> Recording:
 
 
 def parts_of(recording: Recording) -> list[str]:
-    """The parts that have samples; ["train"] where the file says none."""
+    """The parts that have samples; ["train"] if the file defines none."""
     return ["train"] if recording.parts is None else [part for part in PARTS if (recording.parts == part).any()]
 
 
 def window_of(recording: Recording, options: Options) -> float:
-    """Width of a step, microseconds: that asked for, or so that no event is lost."""
+    """Width of a step, microseconds: the requested one, or one that loses no event."""
     if options.dt_ms:
         return step_us(options.dt_ms)
     first, last = recording.spans
     ends = last - first if options.start == "first" else last
     least = max(float(ends.max(initial=0.0)) / options.n_steps, 1.0)
-    unit = 10.0 ** (math.floor(math.log10(least)) - 2)  # three digits, and more than the longest sample needs
+    unit = 10.0 ** (math.floor(math.log10(least)) - 2)  # rounded up to three digits, above the longest sample's need
     return round((math.floor(least / unit) + 1) * unit, 3)
 
 
 def _in_files(options: Options) -> dict[str, Any]:
-    """The options as caches and checkpoints hold them: those of earlier versions stay valid, and have `n_units`."""
+    """The options as caches and checkpoints store them: with `n_units`, so that those of earlier versions stay valid."""
     return {"n_units" if name == "n_neurons" else name: value for name, value in asdict(options).items()}
 
 
@@ -201,14 +201,14 @@ def _part_of(recording: Recording, split: str, options: Options, more: Mapping[s
     parts = parts_of(recording)
     if split not in parts:
         raise DataError(
-            f"{recording.source}: has no part {split!r}; there is {', '.join(parts)}; set data.test or data.valid"
+            f"{recording.source}: has no part {split!r}; its parts: {', '.join(parts)}; set data.test or data.valid"
         )
     dt_us, (cells, n_units, sensor) = window_of(recording, options), _units(recording, options)
     n_classes = count_classes(recording.labels, recording.class_names, f"{recording.source}: label")
     if dt_us >= _MAX_STEP_US and not options.dt_ms:
         raise DataError(
             f"{recording.source}: times reach {float(recording.spans[1].max()):g} us, so that each of {options.n_steps:,} steps would "
-            f"last {dt_us:g} us; allowed: less than {_MAX_STEP_US:g}. Set data.start=first if the clock does not begin at 0, or data.dt_ms"
+            f"last {dt_us:g} us; allowed: less than {_MAX_STEP_US:g}. Set data.start=first if the clock does not start at 0, or data.dt_ms"
         )
     check_window(n_steps=options.n_steps, dt_us=dt_us, pool=1, n_units=n_units)
     chosen = recording.of_part(split)
@@ -269,7 +269,7 @@ def _part_of(recording: Recording, split: str, options: Options, more: Mapping[s
 
 
 def _blocks(n_events: npt.NDArray[np.int64]) -> list[slice]:
-    """Samples that are binned together; one empty block where there are none."""
+    """Samples to bin together; one empty block if there are none."""
     block = (np.cumsum(n_events) - n_events) // _BLOCK_EVENTS
     edges = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), n_events.size]
     return [slice(a, b) for a, b in itertools.pairwise(edges)]
@@ -278,7 +278,7 @@ def _blocks(n_events: npt.NDArray[np.int64]) -> list[slice]:
 def _units(
     recording: Recording, options: Options
 ) -> tuple[Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]], int, Sensor | None]:
-    """What gives the cells int64[E] of some events, the number of cells, and the sensor of a camera."""
+    """A function from events to their cells int64[E], the number of cells, and the sensor of a camera."""
     sizes = {}
     for name, key in (("unit", "n_neurons"), ("x", "width"), ("y", "height")):
         if name in recording.places:
@@ -301,15 +301,15 @@ def _units(
     return cells, n_polarities * width * height, Sensor(width, height, n_polarities)
 
 
-# ---- functions of a person -----------------------------------------------------------------------------------------
+# ---- the user's functions ------------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=4)
 def _made(path: Path, name: str, mtime_ns: int) -> Recording | dict[str, EventSet]:
-    """What a function returned, called once for each version of its file."""
+    """The result of a function, called once for each version of its file."""
     where = f"{path}:{name}"
     if not path.is_file():
-        raise DataError(f"events: {path} is no file; give FILE.py:FUNCTION")
+        raise DataError(f"events: {path} is not a file; give FILE.py:FUNCTION")
     spec = importlib.util.spec_from_file_location(f"_sparsesnn_events_{path.stem}", path)
     assert spec is not None, "a file that ends in .py has a loader"
     assert spec.loader is not None, "a file that ends in .py has a loader"
@@ -317,7 +317,7 @@ def _made(path: Path, name: str, mtime_ns: int) -> Recording | dict[str, EventSe
     try:
         spec.loader.exec_module(module)
         function = getattr(module, name, None)
-        with matched_by_name():  # parts are, when they are loaded
+        with matched_by_name():  # loading matches the classes of all parts by name
             made = function() if callable(function) else None
     except DataError:
         raise
@@ -343,6 +343,6 @@ def _made(path: Path, name: str, mtime_ns: int) -> Recording | dict[str, EventSe
 
 def _with_parts(made: Mapping[str, EventSet], split: str, where: str) -> EventSet:
     if split not in made:
-        raise DataError(f"{where}: has no part {split!r}; there is {', '.join(made)}; set data.test or data.valid")
+        raise DataError(f"{where}: has no part {split!r}; its parts: {', '.join(made)}; set data.test or data.valid")
     chosen = made[split]
     return replace(chosen, description={"name": "events", **chosen.description, "parts": list(made)})

@@ -1,8 +1,8 @@
-"""Random numbers as a function of what they are for: the same on every machine, in any order, for any batch.
+"""Random numbers as a function of their purpose: the same on every machine, in any order, for any batch.
 
 SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014) read as a counter-based
-generator: number c of the stream with key k is finalized(k + (c + 1)·step). No generator is carried along, so the number
-that event 7 of sample 12 gets in epoch 3 does not depend on which batch, thread or rank asks for it.
+generator: number c of the stream with key k is finalized(k + (c + 1)·step). There is no generator state, so the number
+for event 7 of sample 12 in epoch 3 does not depend on the batch, thread or rank that computes it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ UInt64s = npt.NDArray[np.uint64]
 
 _STEP = np.uint64(STEP)
 
-#: quantiles of the normal distribution in 4,096 bins of equal probability. A table and not log, sqrt and cos: those
-#: differ by an ulp between machines, and after rounding to a step an ulp is another spike train.
+#: quantiles of the normal distribution in 4,096 bins of equal probability. A table, because log, sqrt and cos differ by
+#: an ulp between machines, and after rounding to a step an ulp becomes another spike train.
 NORMAL = np.array([NormalDist().inv_cdf((i + 0.5) / 4096) for i in range(4096)])
 
 
 def _finalized(z: UInt64s) -> UInt64s:
-    """Arrays only, where wrapping is silent."""
+    """SplitMix64's finalizer, for arrays only: scalars would warn on overflow."""
     mixed: UInt64s = finalized(z)
     return mixed
 
@@ -55,9 +55,9 @@ def normal(key: UInt64s, counter: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def permutation(n: int, key: UInt64s) -> npt.NDArray[np.int64]:
-    """int64[n], an order of 0 .. n-1; unlike NumPy's it will not change with the version of a library.
+    """int64[n], a permutation of 0 .. n-1; unlike NumPy's, it does not depend on a library's version.
 
-    The numbers that are sorted are distinct, for `bits` is a bijection of the counter.
+    The sorted numbers are distinct because `bits` is a bijection of the counter.
     """
     return np.argsort(bits(key, np.arange(n)), kind="stable").astype(np.int64, copy=False)
 

@@ -1,4 +1,4 @@
-"""HDF5 files that may be damaged: every failure becomes a `DataError`, also where the library ends its process."""
+"""HDF5 files that may be damaged: every failure becomes a `DataError`, even if the library crashes its process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sparsesnn.datasets.hdf5_items import RefusedError
 from sparsesnn.errors import DataError, MissingDependencyError
 from sparsesnn.regular_file import check_regular
 
-#: the script of a process that reads a file first
+#: the script of the process that reads a file first
 PROBE = Path(hdf5_items.__file__)
 
-#: what h5py raises on damaged files
+#: exceptions of h5py for damaged files
 ERRORS = (
     *(OSError, RuntimeError, KeyError, ValueError, TypeError, ArithmeticError, AttributeError, IndexError),
     *(MemoryError, UnicodeError, AssertionError, RecursionError, RefusedError),
@@ -42,7 +42,7 @@ def opened(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """What HDF5 raises on damaged files, of many types, as one `DataError`."""
+    """Turns HDF5's exceptions for damaged files into a `DataError`."""
     try:
         yield
     except RefusedError as error:
@@ -55,7 +55,7 @@ def why(text: str, number: int | None = None) -> str:
     """The reason why h5py cannot read a file, and the remedy.
 
     Args:
-        text, number: of h5py's error; the number is None where it has none.
+        text, number: h5py's error message and errno; None if it has no errno.
     """
     if "unable to lock file" in text:
         if number in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
@@ -75,23 +75,23 @@ def why(text: str, number: int | None = None) -> str:
             "is compressed with a filter that this HDF5 library does not have; run: pip install hdf5plugin, or write the file with "
             f"gzip ({text})"
         )
-    return f"is damaged or no HDF5 file ({' '.join(text.split())[:300]}); get a fresh copy"
+    return f"is damaged or not an HDF5 file ({' '.join(text.split())[:300]}); get a fresh copy"
 
 
 def probe(path: Path, choose: Callable[[list[str]], Sequence[str]]) -> list[str]:
-    """The names in the file, after another process has read the arrays that `choose` takes of them.
+    """The names in the file, after another process has read the arrays chosen by `choose`.
 
-    The HDF5 library follows addresses that a damaged file holds, which can end the process, or never end. Once for each
-    conversion, a process with limits on memory and time tries the file first: it reads the same pieces in the same way.
+    The HDF5 library follows addresses in a damaged file, which can crash or hang the process. Once per conversion, a
+    process with limits on memory and time tries the file first: it reads the same pieces in the same way.
 
     Args:
-        choose: gets all names, and returns those that are going to be read; paths such as "spikes/times" too.
+        choose: takes all names and returns those to be read, which may be paths such as "spikes/times".
 
     Raises:
         DataError: the file is damaged, reaches into other files, or claims more than it can hold.
     """
     check_regular(path, DataError)
-    if not sys.executable:  # an embedded interpreter cannot start another
+    if not sys.executable:  # an embedded interpreter cannot start another process
         with opened(path) as file:
             names = hdf5_items.names_of(file)
             hdf5_items.read_all(file, choose(names), path.stat().st_size)
@@ -121,7 +121,7 @@ def read_tree(path: Path, name: str, most: int) -> dict[str, Any] | None:
 
 
 def _ask(path: Path, request: dict[str, Any], choose: Callable[[Any], Any] | None = None) -> None:
-    """Has another process read a file; a line that it prints before its verdict goes to `choose`."""
+    """Lets another process read a file; a line that it prints before its verdict goes to `choose`."""
     process = subprocess.Popen(
         [sys.executable, "-I", str(PROBE)],
         stdin=subprocess.PIPE,
@@ -130,8 +130,8 @@ def _ask(path: Path, request: dict[str, Any], choose: Callable[[Any], Any] | Non
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUTF8": "1"},
     )
-    assert process.stdin is not None, "a pipe was asked for"
-    assert process.stdout is not None, "a pipe was asked for"
+    assert process.stdin is not None, "opened with a pipe"
+    assert process.stdout is not None, "opened with a pipe"
     answer: Any = {}
     try:
         process.stdin.write(json.dumps({"path": str(path), "modules": sys.path, **request}) + "\n")
@@ -155,7 +155,7 @@ def _ask(path: Path, request: dict[str, Any], choose: Callable[[Any], Any] | Non
 
 
 def _judge(path: Path, answer: Any, code: int) -> None:
-    """`DataError` unless the process that read a file says that it is done; its exit code tells how it died."""
+    """`DataError` unless the process that read a file reports success; its exit code tells how it died."""
     if "refused" in answer:
         raise DataError(f"{path}: {answer['refused']}")
     if "error" in answer:

@@ -1,9 +1,9 @@
-"""Arrays and groups of one HDF5 file, reached without leaving the file, and bounds on their sizes.
+"""Arrays and groups of one HDF5 file, without following links out of it, and bounds on their sizes.
 
-A small HDF5 file can claim arrays of any size, name other files as its own data, and end the process that reads it. So no link to
-another file is followed, sizes are compared with the size of the file before memory is taken, and this file is also a script:
-`hdf5.probe` starts it in a separate process, with limits on memory and time, which reads the file first. It imports nothing of
-sparsesnn, which would take seconds.
+A small HDF5 file can claim arrays of any size, name other files as its own data, and crash the process that reads it. So no link to
+another file is followed, sizes are compared with the size of the file before memory is allocated, and this file is also a script:
+`hdf5.probe` starts it in a separate process, with limits on memory and time, to read the file first. It imports nothing
+from sparsesnn, which would take seconds.
 """
 
 from __future__ import annotations
@@ -18,69 +18,69 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-#: samples that are read at once
+#: samples read at once
 BLOCK_SAMPLES = 256
-#: numbers that are read at once
+#: numbers read at once
 BLOCK_NUMBERS = 1 << 20
-#: bytes of lists of varying length that are read at once, if they are as long as those before them
+#: bytes of variable-length lists read at once, if they are as long as the lists before them
 BLOCK_BYTES = 16 << 20
-#: soft links that one name may follow, as in HDF5
+#: most soft links followed for one name, as in HDF5
 MAX_LINKS = 16
-#: groups within groups
+#: deepest nesting of groups
 MAX_DEPTH = 64
-#: groups and arrays of a tree
+#: most groups and arrays in a tree
 MAX_ITEMS = 200_000
-#: arrays that a virtual array may be made of
+#: most arrays behind a virtual array
 MAX_SOURCES = 100_000
-#: filters of the package hdf5plugin, whose files do not always say their names
+#: filters of the package hdf5plugin; files do not always contain their names
 FILTERS = {
     307: "bzip2", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32017: "sz", 32026: "blosc2",
 }  # fmt: skip
-#: CPU seconds of one read, and of a whole file; both grow with the file
+#: most CPU seconds of one read and of a whole file; both grow with the file
 MAX_SECONDS, MAX_SECONDS_ALL = 8.0, 60.0
 
 
 class RefusedError(Exception):
-    """The file holds something that is not read; the text says what, and what to change."""
+    """The file holds something unsupported; the message names it and the remedy."""
 
 
 # ---- bounds ----------------------------------------------------------------------------------------------------------
-# Each has a part that any file may take, and one that grows with the file: an attack on memory needs a large file then.
+# Each is a constant, allowed for any file, plus a term that grows with the file: exhausting memory takes a large file.
 
 
 def most_entries(n_bytes: int) -> int:
-    """Entries of an array in a file of `n_bytes`. Compressed events take 8 bits or more, so 2 bits leave room."""
+    """Most entries of an array in a file of `n_bytes`. Compressed events take 8 bits or more, so 2 bits leave a margin."""
     return (1 << 22) + 4 * n_bytes
 
 
 def most_bytes(n_bytes: int) -> int:
-    """Bytes of an array in a file of `n_bytes`; texts of one length compress well."""
+    """Most bytes of an array in a file of `n_bytes`; texts padded to one length compress well."""
     return (64 << 20) + 64 * n_bytes
 
 
 def most_lists(n_bytes: int) -> int:
-    """Texts or lists of varying length in a file of `n_bytes`: each has an address of 16 bytes, which may be compressed."""
+    """Most variable-length texts or lists in a file of `n_bytes`: each has a 16-byte address, possibly compressed."""
     return 4096 + n_bytes // 4
 
 
 def most_chunk_bytes(n_bytes: int) -> int:
-    """Bytes of a chunk, which HDF5 holds in memory as a whole."""
+    """Most bytes of a chunk, which HDF5 holds in memory as a whole."""
     return (64 << 20) + 8 * n_bytes
 
 
 def most_chunks(n_bytes: int) -> int:
-    """Chunks of an array: each has an entry in an index."""
+    """Most chunks of an array: each has an entry in an index."""
     return 1024 + n_bytes // 8
 
 
-# ---- reaching --------------------------------------------------------------------------------------------------------
+# ---- access ----------------------------------------------------------------------------------------------------------
 
 
 def open_file(path: str) -> Any:
-    """The file, open for reading; with the filters of the package hdf5plugin, where that is installed."""
+    """The file, open for reading; with the filters of the package hdf5plugin if it is installed."""
     import h5py
 
-    with contextlib.suppress(Exception):  # without it, or with a broken one, its filters are missing
+    with contextlib.suppress(Exception):  # if it is missing or broken, so are its filters
         import hdf5plugin  # noqa: F401
     return h5py.File(path, "r")
 
@@ -91,10 +91,10 @@ def names_of(file: Any) -> list[str]:
 
 
 def item(group: Any, path: str) -> Any:
-    """The array or group that a path leads to; None if there is none.
+    """The array or group at a path; None if there is none.
 
     Raises:
-        RefusedError: on the way lies a link to another file, or soft links lead in a circle.
+        RefusedError: the path leads through a link to another file, or through a cycle of soft links.
     """
     return _follow(group, path, [MAX_LINKS])
 
@@ -109,12 +109,12 @@ def _follow(group: Any, path: str, left: list[int]) -> Any:
         link = here.get(part, getlink=True) if isinstance(here, h5py.Group) else None
         if isinstance(link, h5py.ExternalLink):
             raise RefusedError(
-                f"{part} is a link to another file, {link.filename!r}; links stay within the file: copy the data into it"
+                f"{part} is a link to another file, {link.filename!r}; only links within the file are allowed: copy the data into it"
             )
         if isinstance(link, h5py.SoftLink):
             left[0] -= 1
             if left[0] < 0:
-                raise RefusedError(f"{part} is a soft link that leads through more than {MAX_LINKS} others; remove it")
+                raise RefusedError(f"{part} is a soft link through more than {MAX_LINKS} others; remove it")
             here = _follow(here, link.path, left)
         else:
             here = here[part] if isinstance(link, h5py.HardLink) else None
@@ -124,7 +124,7 @@ def _follow(group: Any, path: str, left: list[int]) -> Any:
 
 
 def is_list(dtype: Any) -> bool:
-    """Whether entries are texts or lists of numbers whose length varies."""
+    """Whether entries are variable-length texts or lists of numbers."""
     import h5py
 
     text, element = h5py.check_string_dtype(dtype), h5py.check_vlen_dtype(dtype)
@@ -141,10 +141,10 @@ def is_readable(dtype: Any) -> bool:
 
 
 def check(data: Any, name: str, n_bytes: int, most: int | None = None, depth: int = 0) -> None:
-    """`RefusedError` unless an array lies in its file and claims no more than a file of `n_bytes` can hold.
+    """`RefusedError` unless an array lies in its own file and claims no more than a file of `n_bytes` can hold.
 
     Args:
-        most: bytes that it may claim; None: what events can be compressed to.
+        most: bytes that it may claim; None: the bound for compressed events.
     """
     import h5py
 
@@ -158,9 +158,9 @@ def check(data: Any, name: str, n_bytes: int, most: int | None = None, depth: in
     try:
         dtype = data.dtype
     except TypeError as error:
-        raise RefusedError(f"{name} has a type that NumPy does not have ({error}); write numbers or texts") from None
+        raise RefusedError(f"{name} has a type unknown to NumPy ({error}); write numbers or texts") from None
     if data.shape is None:
-        raise RefusedError(f"{name} holds no array (its dataspace is null); write numbers or texts")
+        raise RefusedError(f"{name} is empty (its dataspace is null); write numbers or texts")
     n = math.prod(data.shape)
     limits = [(n * dtype.itemsize, most_bytes(n_bytes) if most is None else most, "bytes")]
     if most is None:
@@ -171,7 +171,7 @@ def check(data: Any, name: str, n_bytes: int, most: int | None = None, depth: in
         if claimed > allowed:
             raise RefusedError(
                 f"{name} claims {n:,} entries, {n * dtype.itemsize:,} bytes, in a file of {n_bytes:,} bytes; allowed: {allowed:,} "
-                f"{what} in such a file; it is damaged, or write it without compression"
+                f"{what} in such a file; the file is damaged, or must be written without compression"
             )
     if data.chunks:
         chunk = math.prod(data.chunks) * dtype.itemsize
@@ -183,8 +183,8 @@ def check(data: Any, name: str, n_bytes: int, most: int | None = None, depth: in
         n_chunks = math.prod(-(-side // max(1, part)) for side, part in zip(data.shape, data.chunks, strict=True))
         if n_chunks > most_chunks(n_bytes):
             raise RefusedError(
-                f"{name} claims {n_chunks:,} chunks in a file of {n_bytes:,} bytes; allowed: {most_chunks(n_bytes):,}; it is "
-                "damaged, or write it with larger chunks (h5repack -l)"
+                f"{name} claims {n_chunks:,} chunks in a file of {n_bytes:,} bytes; allowed: {most_chunks(n_bytes):,}; the file is "
+                "damaged, or needs larger chunks (h5repack -l)"
             )
         _check_filters(data, layout, name)
 
@@ -195,25 +195,25 @@ def _check_virtual(data: Any, layout: Any, name: str, n_bytes: int, most: int | 
     n = layout.get_virtual_count()
     if depth >= MAX_LINKS or n > MAX_SOURCES:
         raise RefusedError(
-            f"{name} is made of {n:,} arrays, {depth} levels deep; allowed: {MAX_SOURCES:,} and {MAX_LINKS}; write it as one array"
+            f"{name} consists of {n:,} arrays, {depth} levels deep; allowed: {MAX_SOURCES:,} and {MAX_LINKS}; write it as one array"
         )
     own, seen = os.path.basename(data.file.filename), set[str]()  # noqa: PTH119
     for k in range(n):
         file, source = layout.get_virtual_filename(k), layout.get_virtual_dsetname(k)
         if file not in (".", own):
             raise RefusedError(
-                f"{name} is made of arrays of other files, such as {file!r}; write it as one array into this file"
+                f"{name} consists of arrays of other files, such as {file!r}; write it as one array into this file"
             )
         if "%" in source:
             raise RefusedError(
-                f"{name} is made of arrays whose names are a pattern, {source!r}; write it as one array into this file"
+                f"{name} consists of arrays whose names are a pattern, {source!r}; write it as one array into this file"
             )
         if source in seen:
             continue
         seen.add(source)
-        found = item(data.file, source)
-        if isinstance(found, h5py.Dataset):
-            check(found, source, n_bytes, most, depth + 1)
+        target = item(data.file, source)
+        if isinstance(target, h5py.Dataset):
+            check(target, source, n_bytes, most, depth + 1)
 
 
 def _check_filters(data: Any, layout: Any, name: str) -> None:
@@ -223,7 +223,7 @@ def _check_filters(data: Any, layout: Any, name: str) -> None:
         code, _, _, title = layout.get_filter(k)
         if h5z.filter_avail(code) or not data.id.get_num_chunks():
             continue
-        if data.id.get_chunk_info(0).filter_mask >> k & 1:  # written without it
+        if data.id.get_chunk_info(0).filter_mask >> k & 1:  # the chunk was written without this filter
             continue
         called = FILTERS.get(code) or title.decode(errors="replace")[:40] or "without a name"
         raise RefusedError(
@@ -239,15 +239,15 @@ def _nothing() -> None:
     pass
 
 
-#: called after each read; in a probe it starts the time of the next one
+#: called after each read; in a probe it restarts the time limit
 _progress: Callable[[], None] = _nothing
 
 
 def pieces(data: Any, name: str, n_bytes: int, block: int = BLOCK_NUMBERS) -> Iterator[Any]:
-    """The entries of an array from the first to the last, some at a time: texts as bytes, lists as arrays.
+    """The entries of an array in order, some at a time: texts as bytes, lists as arrays.
 
     Raises:
-        RefusedError: lists or texts hold more bytes than the file, because several of them are one.
+        RefusedError: lists or texts hold more bytes than the file, because entries share bytes.
     """
     if not data.shape or not is_list(data.dtype):
         n = 1 if len(data.shape) == 1 else 0
@@ -261,7 +261,7 @@ def pieces(data: Any, name: str, n_bytes: int, block: int = BLOCK_NUMBERS) -> It
         total += sum(len(x) if isinstance(x, (bytes, str)) else x.nbytes for x in some.flat)
         if total > n_bytes:
             raise RefusedError(
-                f"{name} holds {total:,} bytes or more in its first {start + len(some):,} entries, and the file has {n_bytes:,}: "
+                f"{name} holds {total:,} bytes or more in its first {start + len(some):,} entries, but the file has {n_bytes:,}: "
                 "several entries share their bytes; write the file again"
             )
         yield some
@@ -271,7 +271,7 @@ def pieces(data: Any, name: str, n_bytes: int, block: int = BLOCK_NUMBERS) -> It
 
 
 def tree(group: Any, name: str, n_bytes: int, most: int) -> dict[str, Any]:
-    """A group as a dict: groups are dicts, arrays NumPy's, texts Python's.
+    """A group as a dict: groups become dicts, arrays NumPy arrays, texts Python strings.
 
     Args:
         name: of the group, for messages.
@@ -279,7 +279,7 @@ def tree(group: Any, name: str, n_bytes: int, most: int) -> dict[str, Any]:
         most: bytes that all arrays together may claim.
 
     Raises:
-        RefusedError: see `item` and `check`; more than `most` bytes; groups that lie within themselves or too deep.
+        RefusedError: see `item` and `check`; more than `most` bytes; groups that contain themselves or are nested too deep.
     """
     import h5py
     import numpy as np
@@ -290,39 +290,39 @@ def tree(group: Any, name: str, n_bytes: int, most: int) -> dict[str, Any]:
         nonlocal n_items, claimed
         address = h5py.h5o.get_info(group.id).addr
         if address in above:
-            raise RefusedError(f"{where} is a link to a group that it lies in; remove the link")
+            raise RefusedError(f"{where} is a link to a group that contains it; remove the link")
         if len(above) >= MAX_DEPTH:
-            raise RefusedError(f"{where[:80]}… lies more than {MAX_DEPTH} groups deep; it is no network")
+            raise RefusedError(f"{where[:80]}… is more than {MAX_DEPTH} groups deep; it is not a network")
         made: dict[str, Any] = {}
         for key in group:
             if isinstance(key, bytes) or not key.isprintable():  # h5py leaves names that are not UTF-8 as bytes
-                raise RefusedError(f"{where} has an entry with the name {key!r}, which is no text; it is damaged")
+                raise RefusedError(f"{where} has an entry named {key!r}, which is not printable text; it is damaged")
             name = f"{where}/{key}"
             n_items += 1
             if n_items > most_items:
                 raise RefusedError(
                     f"has more than {most_items:,} groups and arrays in {n_bytes:,} bytes; it is damaged, or links repeat them"
                 )
-            found = item(group, key)
-            if isinstance(found, h5py.Group):
-                made[key] = visit(found, name, (*above, address))
+            member = item(group, key)
+            if isinstance(member, h5py.Group):
+                made[key] = visit(member, name, (*above, address))
                 continue
-            if not isinstance(found, h5py.Dataset):
-                raise RefusedError(f"{name} is no array and no group, or a link to nothing; remove it")
-            check(found, name, n_bytes, most)
-            claimed += found.size * found.dtype.itemsize
+            if not isinstance(member, h5py.Dataset):
+                raise RefusedError(f"{name} is neither an array nor a group, or is a broken link; remove it")
+            check(member, name, n_bytes, most)
+            claimed += member.size * member.dtype.itemsize
             if claimed > most:
                 raise RefusedError(
                     f"declares arrays of {claimed:,} bytes or more in a file of {n_bytes:,}; allowed: {most:,} in such a file; it "
-                    "is damaged, or write it without compression"
+                    "is damaged, or must be written without compression"
                 )
-            if not is_readable(found.dtype):
-                raise RefusedError(f"{name} is {found.dtype}; allowed: numbers and texts")
-            if found.shape and is_list(found.dtype):
-                some = list(pieces(found, name, n_bytes))
-                made[key] = np.concatenate(some) if some else np.empty(found.shape, object)
+            if not is_readable(member.dtype):
+                raise RefusedError(f"{name} is {member.dtype}; allowed: numbers and texts")
+            if member.shape and is_list(member.dtype):
+                some = list(pieces(member, name, n_bytes))
+                made[key] = np.concatenate(some) if some else np.empty(member.shape, object)
                 continue
-            value = found[()]
+            value = member[()]
             _progress()
             made[key] = value.decode() if isinstance(value, bytes) else value
         return made
@@ -330,11 +330,11 @@ def tree(group: Any, name: str, n_bytes: int, most: int) -> dict[str, Any]:
     return visit(group, name, ())
 
 
-# ---- a process that may die ------------------------------------------------------------------------------------------
+# ---- the probe's process, which may crash ----------------------------------------------------------------------------
 
 
 def _limit(n_bytes: int) -> None:
-    """Ends this process where it takes much more memory, or time for one read, than such a file needs."""
+    """Limits memory, and time for one read, so that this process ends if it takes much more than such a file needs."""
 
     def again() -> None:
         signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS + n_bytes / 50e6)  # SIGPROF ends the process
@@ -354,7 +354,7 @@ def _limit(n_bytes: int) -> None:
 
 
 def read_all(file: Any, names: Sequence[str], n_bytes: int) -> None:
-    """Checks arrays and reads them from end to end; names that the file does not have are passed over."""
+    """Checks arrays and reads them completely; names missing from the file are skipped."""
     import h5py
 
     for name in names:
@@ -362,7 +362,7 @@ def read_all(file: Any, names: Sequence[str], n_bytes: int) -> None:
         if not isinstance(data, h5py.Dataset):
             continue
         check(data, name, n_bytes)
-        if is_readable(data.dtype):  # others are refused by their type later, and never read
+        if is_readable(data.dtype):  # others are refused later because of their type, and never read
             for _ in pieces(data, name, n_bytes):
                 pass
 
@@ -382,14 +382,14 @@ def _serve(request: Any) -> None:
 
 
 def verdict(error: Exception) -> dict[str, Any]:
-    """The answer of a process that cannot read a file."""
+    """The probe's answer if it cannot read a file."""
     if isinstance(error, RefusedError):
         return {"refused": str(error)}
     return {"error": str(error), "errno": getattr(error, "errno", None), "type": type(error).__name__}
 
 
 def main() -> None:
-    """Reads a request, a line of JSON, from its input; answers with lines of JSON."""
+    """Reads a request, a line of JSON, from standard input; answers with lines of JSON."""
     request = json.loads(sys.stdin.readline())
     sys.path[:] = request["modules"]
     try:

@@ -1,4 +1,4 @@
-"""SHD and SSC, and any folder in their format: HDF5 files of spikes that an artificial cochlea made of speech.
+"""SHD and SSC, and any folder in their format: HDF5 files of speech as spikes of an artificial cochlea.
 
 B. Cramer, Y. Stradmann, J. Schemmel, F. Zenke, "The Heidelberg Spiking Data Sets for the Systematic Evaluation of
 Spiking Neural Networks", IEEE TNNLS 33, 2022. License: CC BY 4.0.
@@ -7,8 +7,8 @@ Sensor: 700 channels of a cochlea. Unit order: unit 0 is the highest tone; neuro
 
 A file holds, for each sample, `spikes/times` (seconds, float16) and `spikes/units` (0 to 699), `labels`,
 `extra/speaker` and, for the classes, `extra/keys`. Tonic's class finds (or downloads) the file; the events are then
-read in blocks, because Tonic's reader opens the file again for every sample. The events are Tonic's: times in whole
-microseconds. Times of type float32 or float64 are read as `event_times` says.
+read in blocks, because Tonic's reader reopens the file for every sample. The events equal Tonic's: times in whole
+microseconds. Times of type float32 or float64 are read as described in `event_times`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LICENSE = "CC BY 4.0"
 _KEYS = ("spikes/times", "spikes/units", "labels", "extra/speaker", "extra/keys")
 _MAX_SAMPLES = 10_000_000
 
-#: makes Tonic's data set: from its class (or a subclass) and the folder to save to
+#: makes Tonic's data set from its class (or a subclass) and the folder to save to
 Make = Callable[[type, str], Any]
 
 
@@ -55,7 +55,7 @@ class Options:
     n_steps: int = option(100, "steps of a sample; later events are lost, and counted", low=1, high=1_000_000)
     pool: int = option(1, "neighboring channels that share a neuron", low=1, high=N_UNITS)
     duplicates: str = duplicates_option()
-    start: str = option("zero", "where the time of a sample begins: at zero, or at its first event", choices=STARTS)
+    start: str = option("zero", "start of a sample's time: zero, or its first event", choices=STARTS)
 
 
 def load(
@@ -77,17 +77,17 @@ def load(
         make: constructs it for this split.
         file_name: the split's file.
         data_dir: the folder that holds the folder `class_name` (Tonic's `save_to`), or the folder of the file itself.
-        n_workers: processes that convert; None: as many as pay.
+        n_workers: processes that convert; None: chosen by cores and size.
 
     Raises:
         DataError: the file is missing, damaged or not in the format; the message names file, sample and value.
     """
     dt_us = step_us(options.dt_ms)
     check_window(n_steps=options.n_steps, dt_us=dt_us, pool=options.pool, n_units=N_UNITS)
-    max_count(options.duplicates)  # refused before files are looked for
+    max_count(options.duplicates)  # checked before searching for files
     path = _find(class_name, make, file_name, data_dir, download)
     window = {"dt_us": dt_us, **{name: getattr(options, name) for name in ("n_steps", "pool", "duplicates")}}
-    if options.start != "zero":  # sets that were made before there was a choice keep their description
+    if options.start != "zero":  # sets from before this option existed keep their description
         window["start"] = options.start
     source = cache.source_identity(path)
     parameters: dict[str, Any] = {"name": class_name.lower(), "split": split, "source": source, **window}
@@ -159,7 +159,7 @@ def _find(class_name: str, make: Make, file_name: str, data_dir: Path | None, do
     if data_dir is None:
         raise DataError(
             f"{class_name.lower()}: no folder was given; give data_dir (--data), the folder that holds "
-            f"{class_name}/{file_name}, or one to download to together with download=True (--download)"
+            f"{class_name}/{file_name}, or, with download=True (--download), a folder to download to"
         )
     places = [data_dir / class_name / file_name, data_dir / file_name]
     if download and not any(place.is_file() for place in places):
@@ -176,7 +176,7 @@ def _find(class_name: str, make: Make, file_name: str, data_dir: Path | None, do
 
 
 def _open_with_tonic(class_name: str, make: Make, path: Path) -> Any:
-    """Tonic's data set on a file that is known to be there, wherever it is and whether or not its archive is kept."""
+    """Tonic's data set on an existing file, wherever it is and with or without its archive."""
     _check(path)
 
     def located(self: Any) -> bool:
@@ -207,7 +207,7 @@ def _check(path: Path) -> None:
             if file[key].ndim != 1 or element is None or np.dtype(element).kind not in kinds:
                 raise DataError(
                     f"{path}: {key} is {file[key].dtype}{list(file[key].shape)}; "
-                    f"it must hold one array of {what} a sample"
+                    f"it must hold one array of {what} per sample"
                 )
         if file["labels"].ndim != 1 or file["labels"].dtype.kind not in "iu":
             shape = file["labels"].shape
@@ -225,20 +225,20 @@ def _check(path: Path) -> None:
 
 
 def _classes(dataset: Any, path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[str]]:
-    """Label and speaker of each sample, and the names of the classes; none where the file has none."""
+    """Label and speaker of each sample, and the names of the classes; empty if the file has none."""
     with hdf5.opened(path) as file:
         labels = file["labels"][()].astype(np.int64)
         speakers = file["extra/speaker"][()]
-        if speakers.dtype.kind not in "iu":  # names, numbered in their order
+        if speakers.dtype.kind not in "iu":  # names, numbered in sorted order
             speakers = np.unique(speakers, return_inverse=True)[1]
     classes = [
         key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in np.ravel(dataset.classes)
     ]
     n_classes = len(classes) or min(int(labels.max(initial=-1)) + 1, MAX_CLASSES)
-    there = "extra/keys names" if classes else "without names for them there are at most"
+    limit = "extra/keys names" if classes else "a file without extra/keys has at most"
     if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < n_classes:
         raise DataError(
-            f"{path}: labels run from {labels.min()} to {labels.max()}, but {there} {count(n_classes, 'class')}; "
+            f"{path}: labels run from {labels.min()} to {labels.max()}, but {limit} {count(n_classes, 'class')}; "
             "check that labels and keys belong together"
         )
     return labels, speakers.astype(np.int64), classes

@@ -1,12 +1,12 @@
-"""Images of MNIST and CIFAR-10 from the files that torchvision leaves on disk, and spikes from images.
+"""Images of MNIST and CIFAR-10 from the files saved by torchvision, and spikes from images.
 
 | set | files, below a folder | license |
 |---|---|---|
 | mnist | MNIST/raw/{train,t10k}-images-idx3-ubyte, …-labels-idx1-ubyte, with or without .gz | CC BY-SA 3.0 |
 | cifar10 | cifar-10-batches-bin/{data_batch_1 … 5,test_batch}.bin: the "binary version" | no license named by its authors |
 
-torchvision keeps CIFAR-10 as pickles, which can run code when they are read; they are refused, with the address of the
-same images without it. LeCun, Cortes, Burges, The MNIST database; Krizhevsky 2009, Learning multiple layers of features
+torchvision stores CIFAR-10 as pickles, which can run code when loaded; they are refused, with the address of a safe
+version. LeCun, Cortes, Burges, The MNIST database; Krizhevsky 2009, Learning multiple layers of features
 from tiny images.
 """
 
@@ -28,7 +28,7 @@ from sparsesnn.regular_file import check_regular
 NAMES = ("mnist", "cifar10")
 SPLITS = ("train", "test")
 
-#: of an IDX file: more than any set of images that is meant here
+#: largest IDX file: more than either set needs
 MOST_BYTES = 1 << 30
 
 
@@ -50,7 +50,7 @@ class Images:
         return len(self.pixels)
 
     def spikes(self, indices: npt.NDArray[Any], n_steps: int, seed: int = 0) -> npt.NDArray[np.bool_]:
-        """bool[T, b, C, H, W]: every pixel fires in each step with the probability of its brightness (a rate code)."""
+        """bool[T, b, C, H, W]: every pixel fires in each step with a probability equal to its brightness (a rate code)."""
         rng = np.random.default_rng(seed)
         chosen = self.pixels[indices].astype(np.float32) / 255
         fired: npt.NDArray[np.bool_] = rng.random((n_steps, *chosen.shape), np.float32) < chosen
@@ -62,7 +62,7 @@ def load_images(name: str, folder: str | Path, split: str = "train") -> Images:
 
     Args:
         name: "mnist" or "cifar10".
-        folder: that holds MNIST/raw or cifar-10-batches-bin, as given to torchvision as `root`.
+        folder: holds MNIST/raw or cifar-10-batches-bin; torchvision's `root`.
         split: "train" or "test".
 
     Errors: `ConfigError` for other names; `DataError` for files that are missing, damaged, or pickles.
@@ -113,7 +113,9 @@ def _bytes(path: Path) -> bytes:
             with gzip.open(packed) as file:
                 data = file.read(MOST_BYTES + 1)
             if len(data) > MOST_BYTES:
-                raise DataError(f"{packed}: unpacks to more than {MOST_BYTES:,} bytes; that is no set of images")
+                raise DataError(
+                    f"{packed}: unpacks to more than {MOST_BYTES:,} bytes, too large for this set of images"
+                )
             return data
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {error}; get it again") from None
@@ -126,13 +128,13 @@ def _cifar10(folder: Path, split: str) -> Images:
     place = folder / "cifar-10-batches-bin"
     if not place.is_dir():
         pickled = (
-            " (cifar-10-batches-py is there, but its pickles can run code)"
+            " (cifar-10-batches-py exists, but its pickles can run code)"
             if (folder / "cifar-10-batches-py").is_dir()
             else ""
         )
         raise DataError(
             f"{place}: is missing{pickled}; unpack the binary version, cifar-10-binary.tar.gz from "
-            "https://www.cs.toronto.edu/~kriz/cifar.html, there"
+            "https://www.cs.toronto.edu/~kriz/cifar.html, to that folder"
         )
     names = [f"data_batch_{k}.bin" for k in range(1, 6)] if split == "train" else ["test_batch.bin"]
     row = 1 + 3 * 32 * 32
@@ -140,7 +142,7 @@ def _cifar10(folder: Path, split: str) -> Images:
     for name in names:
         data = _bytes_of(place / name)
         if len(data) == 0 or len(data) % row:
-            raise DataError(f"{place / name}: has {len(data):,} bytes; records are of {row} bytes; get it again")
+            raise DataError(f"{place / name}: has {len(data):,} bytes; records have {row} bytes; get it again")
         parts.append(np.frombuffer(data, np.uint8).reshape(-1, row))
     rows = np.concatenate(parts)
     return Images(np.ascontiguousarray(rows[:, 1:]).reshape(-1, 3, 32, 32), rows[:, 0].astype(np.int64))

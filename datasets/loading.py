@@ -1,4 +1,4 @@
-"""Data sets by name: which there are, what parameters each takes, and loading them."""
+"""Data sets by name: the list of sets, the parameters of each, and loading."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sparsesnn.event_times import MIN_EVENTS
 from sparsesnn.options import Option, former_names, options_of
 from sparsesnn.wording import count, unknown
 
-#: modules by the names that `load` knows; each has `SPLITS`, `Options`, `RECIPE`, `LICENSE`, `CITATION` and
-#: `load(split=, options=, data_dir=, cache_dir=, download=, n_workers=)`, of which sets without files read the first two
+#: modules by the names that `load` accepts; each has `SPLITS`, `Options`, `RECIPE`, `LICENSE`, `CITATION` and
+#: `load(split=, options=, data_dir=, cache_dir=, download=, n_workers=)`; sets without files use only the first two
 _MODULES = {
     "digits": "digits",
     "dvsgesture": "dvs_gesture",
@@ -28,32 +28,32 @@ _MODULES = {
     "synthetic": "synthetic",
 }
 NAMES = tuple(_MODULES)
-#: those that read no files
+#: sets that read no files
 BUILT_IN = ("digits", "synthetic")
 
 
 def split_names(name: str) -> tuple[str, ...]:
-    """The parts that a data set comes in, such as ("train", "test")."""
+    """The parts of a data set, such as ("train", "test")."""
     return tuple(_module(name).SPLITS)
 
 
 def defaults(name: str) -> Mapping[str, Any]:
-    """The parameters that a data set takes, with the values it has when none are given."""
+    """The parameters of a data set and their defaults."""
     return MappingProxyType({key: known.default for key, known in options(name).items()})
 
 
 def options(name: str) -> Mapping[str, Option]:
-    """The same parameters with what each means and which values it allows."""
+    """The same parameters with their meanings and allowed values."""
     return options_of(_module(name).Options)
 
 
 def recipe(name: str) -> Mapping[str, Mapping[str, Any]]:
-    """The sections of a configuration in which training on this data set differs from the defaults."""
+    """The settings, by section of a configuration, that differ from the defaults for training on this data set."""
     return MappingProxyType(_module(name).RECIPE)
 
 
 def about(name: str) -> str:
-    """What the data set is, how its units are numbered, its license and citation: the text of its module."""
+    """The documentation of a data set's module: its contents and the numbering of its units, its license and citation."""
     module = _module(name)
     return "\n".join([(module.__doc__ or "").strip(), "", f"License: {module.LICENSE}.", f"Cite: {module.CITATION}."])
 
@@ -75,15 +75,15 @@ def load(
         name: one of `NAMES`.
         split: one of `split_names(name)`.
         data_dir: folder of the files; None for `BUILT_IN` sets, which read none.
-        cache_dir: where converted sets are kept; None means $SPARSESNN_CACHE or ~/.cache/sparsesnn.
-        download: let Tonic fetch files that are missing.
-        n_workers: processes that convert what is not in the cache; None: as many as pay.
-        runs_code: False refuses a `data_dir` FILE.py:FUNCTION, which runs code; for one that was read from a file.
+        cache_dir: folder for converted sets; None means $SPARSESNN_CACHE or ~/.cache/sparsesnn.
+        download: let Tonic fetch missing files.
+        n_workers: processes that convert a set missing from the cache; None: chosen by cores and size.
+        runs_code: False refuses a `data_dir` FILE.py:FUNCTION, which runs code; for paths that come from a file.
         parameters: those of `options(name)`; None means the default.
 
     Raises:
-        ConfigError: a name, split, parameter or value that does not exist.
-        CodeError: `data_dir` is code that may not run.
+        ConfigError: an unknown name, split or parameter, or an invalid value.
+        CodeError: `data_dir` is code, and `runs_code` is False.
         DataError: files that are missing, damaged or in another format.
         MissingDependencyError: the package that reads this set is not installed.
     """
@@ -113,13 +113,13 @@ def load(
         n_workers=n_workers,
         options=module.Options(**chosen),
     )
-    if name != "events":  # whose samples and clock are known, and looked at
+    if name != "events":  # its recordings have their own checks
         _warn_of_window(name, loaded)
     return loaded
 
 
 def _warn_of_window(name: str, loaded: EventSet) -> None:
-    """Warns, whether or not the set comes from the cache, if all events are lost, or lie in the first step."""
+    """Warns if all events are lost or lie in the first step, whether or not the set comes from the cache."""
     if loaded.n_events < MIN_EVENTS:
         return
     if loaded.n_lost == loaded.n_events:
@@ -130,14 +130,14 @@ def _warn_of_window(name: str, loaded: EventSet) -> None:
         return
     more = ", or data.start=first" if "start" in options(name) else ""
     warnings.warn(
-        f"{name}: {wrong} of {count(loaded.n_steps, 'step')} of {loaded.dt_us} us. Give another data.dt_ms or data.n_steps{more}",
+        f"{name}: {wrong} of {count(loaded.n_steps, 'step')} of {loaded.dt_us} us. Change data.dt_ms or data.n_steps{more}",
         UserWarning,
         stacklevel=3,
     )
 
 
 def absolute_place(place: str | Path) -> str:
-    """`place` with the absolute path if it is FILE.py:FUNCTION, so that no other folder can give it another meaning."""
+    """`place` with an absolute path if it is FILE.py:FUNCTION, so that its meaning does not depend on the current folder."""
     function = _module("events").function_of(place)
     return str(place) if function is None else f"{function[0]}:{function[1]}"
 

@@ -1,4 +1,4 @@
-"""N-MNIST: handwritten digits, shown to an event camera that moved in three saccades; 10 classes.
+"""N-MNIST: handwritten digits recorded by an event camera that moved in three saccades; 10 classes.
 
 G. Orchard, A. Jayawant, G. K. Cohen, N. Thakor, "Converting Static Image Datasets to Spiking Neuromorphic Datasets Using
 Saccades", Frontiers in Neuroscience 9:437, 2015. License: CC BY-SA 4.0.
@@ -7,10 +7,10 @@ Sensor: 34 x 34 pixels, 2 polarities (0: darker, 1: brighter). Unit order: id = 
 pooling leaves; a frame [p, y, x] row by row, as Tonic's `ToFrame` makes it. A recording lasts about 0.31 s: three
 saccades of about 0.1 s, with quiet between them.
 
-A file holds 5 bytes an event: x, y, then polarity (top bit) and 23 bits of time in microseconds, big-endian. A y of 240
-marks no event but an overflow: all later times grow by 2^13. Tonic's reader takes one file at a time; here the files of
-a block are read into one array. The events are Tonic's, and so are `stabilise` (its `stabilize`) and the first saccade
-(its `first_saccade_only`); Tonic itself is needed to download the set, and not to read it.
+A file holds 5 bytes per event: x, y, then polarity (top bit) and 23 bits of time in microseconds, big-endian. A y of
+240 marks an overflow instead of an event: all later times grow by 2^13. Tonic's reader takes one file at a time; here
+the files of a block are read into one array. The events equal Tonic's, also with `stabilise` (its `stabilize`) and the
+first saccade (its `first_saccade_only`); Tonic is needed to download the set, but not to read it.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ _FOLDERS = {"train": "Train", "test": "Test"}
 #: recordings of the whole set
 _WHOLE = {"train": 60_000, "test": 10_000}
 _BYTES_PER_EVENT = 5
-#: recordings that are read at once
+#: recordings read at once
 _BLOCK = 256
 _OVERFLOW_Y, _OVERFLOW_US = 240, 1 << 13
-#: first and last microsecond of what each choice of a saccade keeps. The first ends where Tonic's does; the others begin
-#: and end where `stabilise` takes the camera to turn.
+#: first and last microsecond of each saccade. The first ends where Tonic's does; the others begin and end where
+#: `stabilise` assumes that the camera turns.
 _SACCADES = {1: (0, 99_999), 2: (105_001, 210_000), 3: (210_001, 1 << 62)}
 
 
 class Events(NamedTuple):
-    """Events of some recordings, one after the other: int64[E] each, and int64[n], how many each recording has."""
+    """Events of some recordings, one after the other: int64[E] each, and int64[n], the number in each recording."""
 
     x: npt.NDArray[np.int64]
     y: npt.NDArray[np.int64]
@@ -63,7 +63,7 @@ class Events(NamedTuple):
     n_events: npt.NDArray[np.int64]
 
     def where(self, keep: npt.NDArray[np.bool_]) -> Events:
-        """Only some of them."""
+        """The events selected by `keep`."""
         recording = np.repeat(np.arange(self.n_events.size), self.n_events)[keep]
         n_events = np.bincount(recording, minlength=self.n_events.size)
         return Events(self.x[keep], self.y[keep], self.p[keep], self.t_us[keep], n_events)
@@ -76,8 +76,10 @@ class Options:
     dt_ms: float = option(5.0, "width of a step, milliseconds, to the nanosecond", above=0)
     n_steps: int = option(63, "steps of a sample; later events are lost, and counted", low=1, high=1_000_000)
     pool: int = option(1, "pixels that share a neuron, in x and in y", low=1, high=SIZE)
-    saccade: int = option(0, "keep one saccade, 1, 2 or 3, counted from its beginning; 0: all three", low=0, high=3)
-    stabilise: bool = option(False, "shift events so that the camera's motion is undone")
+    saccade: int = option(
+        0, "keep one saccade, 1, 2 or 3, with time counted from its beginning; 0: all three", low=0, high=3
+    )
+    stabilise: bool = option(False, "shift events to undo the camera's motion")
     duplicates: str = duplicates_option()
 
 
@@ -90,20 +92,20 @@ def load(
     n_workers: int | None,
     options: Options,
 ) -> EventSet:
-    """One split of N-MNIST (60,000 train, 10,000 test recordings), or as many of them as are there.
+    """One split of N-MNIST (60,000 train, 10,000 test recordings), or all recordings in the folder if it is incomplete.
 
     Args:
         data_dir: the folder that holds NMNIST/Train and NMNIST/Test, or Train and Test themselves.
-        options: of the saccades the first lasts until 100 ms, the others from 105 to 210 ms and from there on. Events that
+        options: the first saccade lasts until 100 ms, the second from 105 to 210 ms, the third from 210 ms. Events that
             are left out or leave the sensor are counted in `n_lost`. `duplicates`: see `binning`.
-        n_workers: processes that convert; None: as many as pay.
+        n_workers: processes that convert; None: chosen by cores and size.
 
     Raises:
         DataError: files that are missing, damaged or not in the format; the message names file and value.
-        ConfigError: a parameter without meaning.
+        ConfigError: an invalid parameter.
     """
     dt_us = step_us(options.dt_ms)
-    max_count(options.duplicates)  # refused before files are looked for
+    max_count(options.duplicates)  # checked before searching for files
     side = pooled(SIZE, options.pool)
     sensor = Sensor(side, side, 2)
     check_window(n_steps=options.n_steps, dt_us=dt_us, pool=1, n_units=sensor.n_neurons)
@@ -146,7 +148,7 @@ def list_files(folder: Path) -> list[str]:
     """The recordings, as <class>/<number>.bin, in Tonic's order: by class, then by name.
 
     Raises:
-        DataError: there is none, or one lies where no class is.
+        DataError: there is none, or one lies outside the class folders.
     """
     names = files.list_files(folder, ".bin")
     for name in names:
@@ -224,7 +226,7 @@ def read_events(paths: list[Path]) -> Events:
 
 
 def stabilised(events: Events) -> Events:
-    """The events moved against the saccades, so that the digit stands still; those moved off the sensor left out.
+    """The events moved against the saccades, so that the digit stands still; events moved off the sensor are left out.
 
     The arithmetic, operation by operation, is Tonic's `stabilize`, which ports the data set's own code: in three times
     105 ms the camera moves by (3.5, 7), (3.5, -7) and (-7, 0) pixels; (4, 2) centers the digit.

@@ -1,12 +1,12 @@
-"""A person's own events as arrays: every event has a time, a unit and a sample, every sample a label.
+"""The user's events as arrays: every event has a time, a unit and a sample, every sample a label.
 
-| array | of | what |
+| array | for | meaning |
 |---|---|---|
-| `t_us`, `t_ms` or `t_s` | every event | its time, one of the three; a clock that wraps needs each sample in the order of recording |
-| `unit`, or `x`, `y` and perhaps `p` | every event | which unit it comes from, from 0; or the pixel, and the polarity (0 or 1, or -1 or 1) |
+| `t_us`, `t_ms` or `t_s` | every event | its time, one of the three; if the clock wraps, each sample must be in the order of recording |
+| `unit`, or `x`, `y` and perhaps `p` | every event | its unit, from 0; or its pixel and polarity (0 or 1, or -1 or 1) |
 | `sample` | every event | the number of its sample, from 0; in any order |
 | `label` | every sample | its class: a whole number from 0, or a text |
-| `group`, `group_NAME` | every sample | optional: who or what it belongs to, for held-out groups; a whole number or a text |
+| `group`, `group_NAME` | every sample | optional: its group, such as a speaker, for held-out groups; a whole number or a text |
 | `part` | every sample | optional: train, valid or test |
 """
 
@@ -34,36 +34,36 @@ from sparsesnn.wording import count
 Array = npt.NDArray[Any]
 
 PARTS = ("train", "valid", "test")
-#: names that are listed in a line
+#: most names listed in a line
 _MOST_NAMES = 12
 _TIMES = {"t_us": 1.0, "t_ms": 1e3, "t_s": 1e6}
 _EVENT = ("unit", "x", "y", "p", "sample")
 _SHD = ("spikes/times", "spikes/units", "labels")
 _SHD_EXTRA = ("extra/speaker", "extra/keys")
 _MAX_SAMPLES = 100_000_000
-#: of what says where an event comes from: units, pixels along one side
+#: most places of an event's origin: units, pixels along one side
 _MAX_PLACES = {"unit": 100_000_000, "x": 10_000, "y": 10_000}
 
 
 def is_known(name: str) -> bool:
-    """Whether an array of this name is read."""
+    """Whether an array with this name is read."""
     return name in (*_TIMES, *_EVENT, "label", "part", "group") or name.startswith("group_")
 
 
 @dataclass(frozen=True)
 class Recording:
-    """The events of n samples, one after the other, and what is known of each sample.
+    """The events of n samples, one after the other, and the label, groups and part of each sample.
 
     Args:
         t_us: float64[E], microseconds.
         places: "unit", or "x", "y" and perhaps "p": int64[E] each; p is 0 or 1.
         n_events: int64[n], events of each sample.
-        labels, class_names: int64[n] and what the numbers stand for; no names where labels are numbers.
-        groups, group_names: the same of every group.
+        labels, class_names: int64[n] and the names of the numbers; no names if labels are numbers.
+        groups, group_names: the same for every group.
         parts: one of `PARTS` for each sample; None: there are no parts.
         source: name for messages.
-        unread: names of arrays that nothing reads.
-        precision: of the times as they were given.
+        unread: names of ignored arrays.
+        precision: of the times as given.
         wraps: of clocks.
     """
 
@@ -85,17 +85,17 @@ class Recording:
 
     @property
     def starts(self) -> npt.NDArray[np.int64]:
-        """int64[n + 1], where the events of each sample begin."""
+        """int64[n + 1], start of each sample's events."""
         return np.concatenate([[0], np.cumsum(self.n_events)]).astype(np.int64)
 
     @functools.cached_property
     def spans(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """float64[n], first and last time of every sample; 0 where it has no events."""
+        """float64[n], first and last time of every sample; 0 for samples without events."""
         return spans(self.t_us, self.n_events)
 
     @property
     def begins_late(self) -> bool:
-        """Whether time 0 is no beginning of the samples: they come later than they last, or before 0."""
+        """Whether samples do not begin near time 0: they begin before 0, or later than they are long."""
         filled = self.n_events > 0
         first, last = (x[filled] for x in self.spans)
         if not first.size:
@@ -103,23 +103,23 @@ class Recording:
         return bool((first < 0).any()) or float(np.median(first)) > float(np.median(last - first)) > 0
 
     def notes(self, start: str) -> list[str]:
-        """What looks odd and may be meant, a line each; `start`: see `event_times.STARTS`."""
-        found = [f"not read: {', '.join(self.unread[:_MOST_NAMES])}"] if self.unread else []
+        """Oddities that may be intended, one line each; `start`: see `event_times.STARTS`."""
+        texts = [f"not read: {', '.join(self.unread[:_MOST_NAMES])}"] if self.unread else []
         if empty := int((self.n_events == 0).sum()):
-            found.append(f"{count(empty, 'sample')} without events")
+            texts.append(f"{count(empty, 'sample')} without events")
         if start == "zero" and (early := int((self.t_us < 0).sum())):
-            found.append(f"{count(early, 'event')} before time 0, which are lost; set data.start=first")
+            texts.append(f"{count(early, 'event')} before time 0, which are lost; set data.start=first")
         elif start == "zero" and self.begins_late:
-            found.append("samples begin late: set data.start=first to count their time from their first event")
-        return found
+            texts.append("samples begin late: set data.start=first to count their time from their first event")
+        return texts
 
     def of_part(self, part: str) -> npt.NDArray[np.int64]:
-        """Numbers of the samples of a part."""
+        """The numbers of the samples in a part."""
         return np.arange(len(self)) if self.parts is None else np.flatnonzero(self.parts == part)
 
 
 def read(path: Path) -> Recording:
-    """From a .npz or HDF5 file with the arrays above, or an HDF5 file in the format of SHD.
+    """Reads a .npz or HDF5 file with the arrays above, or an HDF5 file in SHD's format.
 
     Raises:
         DataError: the file is missing, damaged or of another form; the message names file, array and value.
@@ -131,7 +131,7 @@ def read(path: Path) -> Recording:
 
 
 def from_arrays(table: Mapping[str, Any], source: str) -> Recording:
-    """From arrays by their names.
+    """Makes a recording from arrays by their names.
 
     Args:
         source: name for messages.
@@ -143,7 +143,7 @@ def from_arrays(table: Mapping[str, Any], source: str) -> Recording:
 
 
 def from_columns(found: arrays.Columns, source: str) -> Recording:
-    """From arrays that are read in pieces: twice, first to count the events of every sample, then to put them there."""
+    """Makes a recording from arrays read in pieces, twice: first to count the events of every sample, then to place them."""
     times = [name for name in _TIMES if name in found]
     if len(times) != 1:
         raise DataError(f"{source}: has {' and '.join(times) or 'no times'}; give one of {', '.join(_TIMES)}")
@@ -218,7 +218,7 @@ def from_columns(found: arrays.Columns, source: str) -> Recording:
 
 
 def _warn_of_empty(n_events: npt.NDArray[np.int64], source: str) -> None:
-    """Warns if most samples have no events: then `label` probably has an entry for something else."""
+    """Warns if most samples have no events: then the entries of `label` are probably not one per sample."""
     n, n_all, empty = n_events.size, int(n_events.sum()), int((n_events == 0).sum())
     if 2 * empty <= n or not n_all:
         return
@@ -237,12 +237,12 @@ def _warn_of_empty(n_events: npt.NDArray[np.int64], source: str) -> None:
 
 
 def _free_places(sample: npt.NDArray[np.int64], free: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | slice:
-    """Where events go so that samples follow one another, in the order in which they come; `free`, the next place of each
-    sample, moves on."""
+    """The places of events so that samples follow one another, each in its given order; advances `free`, the next place
+    of each sample."""
     if not sample.size:
         return slice(0, 0)
     first = int(sample[0])
-    if sample[-1] == first and not (sample != first).any():  # the order that files have
+    if sample[-1] == first and not (sample != first).any():  # the usual order in files
         begin = int(free[first])
         free[first] += sample.size
         return slice(begin, begin + sample.size)
@@ -257,13 +257,13 @@ def _free_places(sample: npt.NDArray[np.int64], free: npt.NDArray[np.int64]) -> 
 
 
 def join(recordings: Mapping[str, Recording]) -> Recording:
-    """One recording of several files, each of which is a part; classes and groups have the same numbers in all."""
+    """One recording from several files, each of which is a part; classes and groups have the same numbers in all."""
     first = next(iter(recordings.values()))
     for other in recordings.values():
         if set(other.places) != set(first.places) or bool(other.class_names) != bool(first.class_names):
             raise DataError(
                 f"{other.source}: has {', '.join(other.places)} and labels that are {'texts' if other.class_names else 'numbers'}, "
-                f"{first.source} {', '.join(first.places)} and {'texts' if first.class_names else 'numbers'}; write all parts alike"
+                f"{first.source} {', '.join(first.places)} and {'texts' if first.class_names else 'numbers'}; write all parts in the same form"
             )
     several = list(recordings.values())
     labels, names = _joined([(r.labels, r.class_names) for r in several])
@@ -291,7 +291,7 @@ def join(recordings: Mapping[str, Recording]) -> Recording:
 
 
 def _one_after_another(several: Sequence[Array]) -> Array:
-    """`np.concatenate` into an array that may be larger than memory."""
+    """`np.concatenate`, but the result may be larger than memory."""
     whole, start = arrays.room(sum(x.size for x in several), several[0].dtype), 0
     for x in several:
         whole[start : start + x.size] = x
@@ -375,11 +375,11 @@ def _long(column: arrays.Column, n: int, name: str, source: str) -> Array:
     return column.whole()
 
 
-# ---- the format of SHD ---------------------------------------------------------------------------------------------
+# ---- SHD's format --------------------------------------------------------------------------------------------------
 
 
 def _read_shd(path: Path) -> Recording:
-    """`spikes/times` (seconds) and `spikes/units`, one array a sample, `labels`; `extra/speaker`, `extra/keys` where there."""
+    """`spikes/times` (seconds) and `spikes/units`, one array per sample, `labels`; `extra/speaker`, `extra/keys` if present."""
     hdf5.probe(path, lambda _: (*_SHD, *_SHD_EXTRA))
     with hdf5.opened(path) as file:
         import h5py
@@ -392,7 +392,7 @@ def _read_shd(path: Path) -> Recording:
             element = h5py.check_vlen_dtype(file[key].dtype)
             if file[key].ndim != 1 or element is None or np.dtype(element).kind not in kinds:
                 raise DataError(
-                    f"{path}: {key} is {file[key].dtype}{list(file[key].shape)}; it must hold one array of numbers a sample"
+                    f"{path}: {key} is {file[key].dtype}{list(file[key].shape)}; it must hold one array of numbers per sample"
                 )
         lengths = {key: len(file[key]) for key in (*_SHD, *extra[:1]) if key != "extra/keys"}
         if len(set(lengths.values())) > 1 or lengths["labels"] > _MAX_SAMPLES:
@@ -416,7 +416,7 @@ def _read_shd(path: Path) -> Recording:
 
 
 def _shd_events(path: Path, n: int) -> dict[str, arrays.Column]:
-    """Times, units and samples of all events, some samples at a time."""
+    """Times, units and samples of all events, a few samples at a time."""
 
     def pieces(key: str) -> Iterator[tuple[int, list[Array]]]:
         with hdf5.opened(path) as file:

@@ -1,10 +1,10 @@
-"""The grid that the neurons of a camera's data set lie on: how a pixel and a polarity make an id.
+"""The grid of a camera's neurons: how a pixel and a polarity make an id.
 
     id = (polarity · height + y) · width + x
 
-which is the place in a frame [polarity, y, x] written row by row, as Tonic's `ToFrame` makes it: a batch's dense spikes
-[T, B, N] are frames after `.view(T, B, n_polarities, height, width)`. A data set of a camera says so in its description,
-`description["sensor"] = [width, height, n_polarities]`, after pooling; others have no such entry.
+which is the place in a row-major frame [polarity, y, x], as Tonic's `ToFrame` makes it: a batch's dense spikes
+[T, B, N] become frames by `.view(T, B, n_polarities, height, width)`. The description of a camera's data set has an
+entry `description["sensor"] = [width, height, n_polarities]`, after pooling; others have none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEY = "sensor"
 
 @dataclass(frozen=True)
 class Sensor:
-    """Size of the grid: width and height in pixels, polarities (channels) of each."""
+    """Size of the grid: width and height in pixels, polarities (channels) per pixel."""
 
     width: int
     height: int
@@ -36,7 +36,7 @@ class Sensor:
 
     @classmethod
     def described(cls, description: Mapping[str, Any], n_neurons: int) -> Sensor | None:
-        """The sensor that a description names; None where it names none.
+        """The sensor named in a description; None if there is none.
 
         Raises:
             DataError: the entry is not three positive whole numbers whose product is `n_neurons`.
@@ -56,5 +56,5 @@ class Sensor:
         )
 
     def entry(self) -> list[int]:
-        """What a description holds."""
+        """The sensor's entry in a description."""
         return [self.width, self.height, self.n_polarities]

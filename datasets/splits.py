@@ -1,4 +1,4 @@
-"""The validation part, taken from the training part: never select on test data."""
+"""The validation part, taken from the training part because test data must never select a model."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ Indices = npt.NDArray[np.int64]
 
 _FORMS = (
     "'none', 'random:0.1' (share of each class), 'GROUP:4,5' (hold out these members of a group) or 'file:PATH' (hold out "
-    "the samples whose numbers the file lists)"
+    "the sample numbers listed in the file)"
 )
 
 
 def split_validation(
     event_set: EventSet, how: str, *, seed: int = 0, among: Indices | None = None, option: str = "valid"
 ) -> tuple[Indices, Indices]:
-    """Numbers of the samples to train on and of those to validate on, each ascending; together all, none twice.
+    """The numbers of the training and of the validation samples, each ascending, each sample in exactly one.
 
     Args:
         event_set: the training part.
-        how: "none": nothing is held out. "file:PATH": the samples whose numbers, from 0, a text file lists, separated by
-            white space; what follows a # is a comment. "random:SHARE": that share of each class, 0 < SHARE < 1, chosen by `seed`; at
-            least one sample of a class that has two. "NAME:4,5": the samples whose group NAME (such as "speakers") is
+        how: "none": nothing is held out. "file:PATH": the samples with the numbers, from 0, in a text file, separated by
+            whitespace, with comments after #. "random:SHARE": that share of each class, 0 < SHARE < 1, chosen by `seed`; at
+            least one sample of each class with two or more. "NAME:4,5": the samples whose group NAME (such as "speakers") is
             one of these numbers or names. Held-out speakers predict the accuracy on new speakers; random samples overrate it.
         seed: of the random choice.
-        among: only these samples are divided; None: all.
-        option: where `how` comes from, for messages.
+        among: divide only these samples; None: all.
+        option: the option that `how` comes from, for messages.
 
-    Warns if one of the parts lacks a class that the other one has.
+    Warns if one part lacks a class of the other.
 
     Raises:
-        ConfigError: another form, an unknown group, a member with no samples, or one of the two parts would be empty.
+        ConfigError: another form, an unknown group, a member without samples, or one of the two parts would be empty.
     """
     rest, held_out = divide(event_set, how, seed=seed, among=among, option=option)
     if held_out.size:
@@ -54,7 +54,7 @@ def split_validation(
 def divide(
     event_set: EventSet, how: str, *, seed: int = 0, among: Indices | None = None, option: str = "valid"
 ) -> tuple[Indices, Indices]:
-    """`split_validation` without its warning, for callers that look at the classes of all parts together."""
+    """`split_validation` without its warning, for callers that check the classes of all parts together."""
     samples = np.arange(len(event_set), dtype=np.int64) if among is None else among
     kind, _, rest = how.partition(":")
     if kind == "none" and not rest:
@@ -73,37 +73,37 @@ def divide(
 
 
 def warn_of_missing_classes(parts: Mapping[str, Indices], names: Sequence[str], *, stacklevel: int = 2) -> None:
-    """Warns of classes that some parts have and others lack, by name; of classes that no part has, nothing depends.
+    """Warns about classes that are in some parts but not in others, by name; classes missing everywhere do not matter.
 
     Args:
-        parts: for the name of each part, the labels of its samples. The first is the training part.
-        names: of the classes; none where they are numbers.
+        parts: the labels of the samples by part. The first is the training part.
+        names: of the classes; empty if they are numbers.
     """
-    there = {part: set(np.unique(labels).tolist()) for part, labels in parts.items()}
-    every, (training, *_) = set().union(*there.values()), there
+    classes = {part: set(np.unique(labels).tolist()) for part, labels in parts.items()}
+    every, (training, *_) = set().union(*classes.values()), classes
     lines = []
-    for part, found in there.items():
+    for part, found in classes.items():
         if missing := sorted(every - found):
             shown = listed([names[k] if k < len(names) else str(k) for k in missing])
-            what = "which are never learned" if part == training else "so that its accuracy says nothing of them"
+            what = "which are never learned" if part == training else "so that its accuracy does not cover them"
             lines.append(f"{part} has no samples of {'class' if len(missing) == 1 else 'classes'} {shown}, {what}")
     if lines:
         warnings.warn(
-            f"{'; '.join(lines)}. Check the labels, or divide the data in another way",
+            f"{'; '.join(lines)}. Check the labels, or split the data differently",
             UserWarning,
             stacklevel=stacklevel + 1,
         )
 
 
 def overrates(event_set: EventSet, how: str) -> str:
-    """What to tell about a split that a better one could replace; "" where there is nothing to say."""
+    """A note if a better split is possible; else ""."""
     groups = [name for name, members in event_set.groups.items() if np.unique(members).size > 1]
     if not how.startswith("random:") or not groups:
         return ""
     first = int(event_set.groups[groups[0]].min())
     names = event_set.description.get("group_names", {}).get(groups[0], [])
     return (
-        f"{how!r} holds out samples at random, but the data names {', '.join(groups)}: where new {groups[0]} matter, hold out "
+        f"{how!r} holds out samples at random, but the data has the groups {', '.join(groups)}: if new {groups[0]} matter, hold out "
         f"some of them ('{groups[0]}:{names[first] if names else first}'), or the accuracy is overrated"
     )
 
@@ -114,7 +114,7 @@ def _random(labels: npt.NDArray[np.int64], how: str, rest: str, seed: int, optio
     except ValueError:
         share = math.nan
     if not 0 < share < 1:
-        raise ConfigError(f"{option}: {how!r} asks for no share; allowed: {_FORMS}, with a share between 0 and 1")
+        raise ConfigError(f"{option}: {how!r} has no share; allowed: {_FORMS}, with a share between 0 and 1")
     held_out = np.zeros(labels.size, bool)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
@@ -133,7 +133,7 @@ def _listed(path: Path, n_samples: int, how: str, option: str) -> Indices:
     words = [word for line in lines for word in line.partition("#")[0].split()]
     if wrong := [word for word in words if not word.isdecimal() or len(word) > 18 or int(word) >= n_samples]:
         raise ConfigError(
-            f"{option}: {how!r} lists {wrong[0]!r}; allowed: numbers of samples, 0 to {n_samples - 1}, between white space"
+            f"{option}: {how!r} lists {wrong[0]!r}; allowed: sample numbers, 0 to {n_samples - 1}, separated by whitespace"
         )
     return np.array([int(word) for word in words], np.int64)
 
@@ -143,7 +143,7 @@ def _members(
 ) -> npt.NDArray[np.bool_]:
     if name not in event_set.groups:
         known = ", ".join(event_set.groups) or "none"
-        raise ConfigError(f"{option}: {how!r} names no group of this data set (groups: {known}); allowed: {_FORMS}")
+        raise ConfigError(f"{option}: {how!r} is not a group of this data set (groups: {known}); allowed: {_FORMS}")
     group = event_set.groups[name][samples]
     names: list[str] = event_set.description.get("group_names", {}).get(name, [])
     try:
@@ -156,7 +156,7 @@ def _members(
     absent = sorted(set(members) - set(group.tolist()))
     if absent:
         raise ConfigError(
-            f"{option}: {how!r} names {name} {', '.join(map(str, absent))}, of whom there are no samples; "
-            f"there are {', '.join(map(str, np.unique(group)))}"
+            f"{option}: {how!r} names {name} {', '.join(map(str, absent))}, which have no samples; "
+            f"members: {', '.join(map(str, np.unique(group)))}"
         )
     return np.isin(group, members)

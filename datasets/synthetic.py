@@ -1,12 +1,12 @@
-"""Poisson patterns: each class has its own firing rates, in time and over the neurons; made by numbers alone.
+"""Synthetic Poisson patterns: each class has its own firing rates, in time and over the neurons.
 
 The rate of neuron n at step t in class c is constant over blocks of steps:
 
     rate[c, t, n] = activity · ((1 - contrast) + contrast · g[c, block(t), n])        mean of g over its neurons = 1
 
-with g exponentially distributed, as if each class drove each neuron by chance. A sample has at each place a spike with
-probability 1 - exp(-rate), independently: what a Poisson process leaves after binning. For small rates the mean is
-`activity`. Everything follows from `seed`; the train and the test part share the patterns and no sample.
+with g exponentially distributed, as if each class drove neurons at random. Each place of a sample has a spike with
+probability 1 - exp(-rate), independently, as in a binned Poisson process. For small rates the mean is `activity`.
+Everything follows from `seed`; the train and test parts share the patterns but no samples.
 """
 
 from __future__ import annotations
@@ -27,26 +27,28 @@ LICENSE = "none: made here"
 CITATION = "none: made here"
 RECIPE = {"optim": {"lr": 5e-3}, "train": {"epochs": 5}}
 
-# what a random number is for
+# purposes of random numbers
 _PATTERN, _SAMPLE = range(2)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is made."""
+    """Size and statistics of the data."""
 
     n_neurons: int = option(100, "neurons", low=1, high=100_000_000)
-    n_classes: int = option(10, "classes, each with rates of its own", low=1, high=100_000)
+    n_classes: int = option(10, "classes, each with its own rates", low=1, high=100_000)
     n_steps: int = option(50, "steps of a sample", low=1, high=1_000_000)
-    n_samples: int = option(500, "samples of each part, the classes in turn", low=1, high=10_000_000)
+    n_samples: int = option(500, "samples per part, with classes in turn", low=1, high=10_000_000)
     activity: float = option(0.02, "spikes per neuron and step", above=0, below=1)
     contrast: float = option(0.8, "how much the classes differ; 0: not at all", low=0, high=1)
-    n_blocks: int = option(5, "parts of the window with rates of their own; 1: constant in time", low=1, high=1_000_000)
-    seed: int = option(0, "of the patterns and the samples")
+    n_blocks: int = option(
+        5, "parts of the window, each with its own rates; 1: constant in time", low=1, high=1_000_000
+    )
+    seed: int = option(0, "seed of the patterns and the samples")
 
 
 def load(*, split: str, options: Options, **files: Any) -> EventSet:
-    """One split; nothing is read from files or cached."""
+    """One split; no files are read and nothing is cached."""
     o = options
     n_neurons, n_steps, seed = o.n_neurons, o.n_steps, o.seed
     check_window(n_steps=n_steps, dt_us=1.0, pool=1, n_units=n_neurons)

@@ -1,4 +1,4 @@
-"""Any data set of Tonic as spike lists."""
+"""Any Tonic data set as spike lists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsesnn.event_times import Clock
 from sparsesnn.options import plain, whole
 from sparsesnn.typed import padding_advice
 
-#: samples that are read at once
+#: samples read at once
 _BLOCK = 256
 
 
@@ -31,13 +31,13 @@ def read_tonic(
     classes: Sequence[Any] | None = None,
     stacklevel: int = 2,
 ) -> dict[str, Any]:
-    """The arguments of `EventSet.from_binned`; see `EventSet.from_tonic`. `stacklevel`: of warnings."""
+    """The arguments for `EventSet.from_binned`; see `EventSet.from_tonic`. `stacklevel`: of warnings."""
     name, clock = type(dataset).__name__, Clock(start)
     given = plain(getattr(dataset, "sensor_size", None) if sensor_size is None else sensor_size)
     size = [whole(x) or 0 for x in given] if isinstance(given, (list, tuple)) else []
     if len(size) != 3 or min(size) < 1:
-        found = "says no sensor_size" if given is None else f"has sensor_size {given!r}"
-        raise DataError(f"from_tonic: {name} {found}; give sensor_size=(width, height, polarities)")
+        problem = "has no sensor_size" if given is None else f"has sensor_size {given!r}"
+        raise DataError(f"from_tonic: {name} {problem}; give sensor_size=(width, height, polarities)")
     width, height, n_polarities = size
     n_steps, dt_us, pool, _ = check_window(n_steps=n_steps, dt_us=dt_us, pool=pool, n_units=max(width, height))
     side_x, side_y = pooled(width, pool), pooled(height, pool)
@@ -67,7 +67,7 @@ def read_tonic(
     if own and any(isinstance(label, (str, bytes)) for label in labels):
         classes, argument = own, "dataset.classes (to override it, give classes=)"
     numbers, names = numbered(labels, f"from_tonic: {name}: labels", classes, argument=argument)
-    names = names or own  # of labels that are numbers
+    names = names or own  # if labels are numbers
     warn_of_other_texts(
         names, f"from_tonic: {name}", chosen=classes is not None or bool(own), stacklevel=stacklevel + 1
     )
@@ -86,16 +86,16 @@ def read_tonic(
 
 
 def _own_classes(dataset: Any) -> list[str]:
-    """Names of the classes that a data set lists itself; none where it has no list of names."""
-    found = getattr(dataset, "classes", None)
+    """Class names listed by the data set; empty if it has no list of names."""
+    classes = getattr(dataset, "classes", None)
     try:
-        return [] if found is None else names_of(found, "dataset.classes")[0]
+        return [] if classes is None else names_of(classes, "dataset.classes")[0]
     except DataError:
         return []
 
 
 def _flat(events: Any, size: tuple[int, int, int], pool: int, where: str) -> tuple[Any, Any]:
-    """Times and units of one sample; the pixel is pooled in x and, where there is more than one row, in y."""
+    """Times and units of one sample; pixels are pooled in x and, if there is more than one row, in y."""
     fields = getattr(getattr(events, "dtype", None), "names", None) or ()
     if "t" not in fields or "x" not in fields:
         raise DataError(

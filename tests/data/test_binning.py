@@ -242,9 +242,9 @@ def test_units_out_of_range_are_an_error(unit):
     [
         ([([1.0, 2.0], [0])], r"times \[2\] and units \[1\]"),
         ([(np.zeros((2, 2)), np.zeros((2, 2), int))], r"times \[2, 2\]"),
-        ([([1.0], [0.5])], "units of the type float64"),
-        ([(["now"], [0])], "times of the type <U3"),
-        ([([1j], [0])], "times of the type complex128"),
+        ([([1.0], [0.5])], "units of type float64"),
+        ([(["now"], [0])], "times of type <U3"),
+        ([([1j], [0])], "times of type complex128"),
     ],
 )
 def test_arrays_of_the_wrong_form_are_errors(events, message):

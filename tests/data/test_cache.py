@@ -123,10 +123,10 @@ def test_every_truncation_is_detected(written):
     content = written.read_bytes()
     for length in [0, 1, 7, 8, 9, 100, *range(200, len(content), 17), len(content) - 1]:
         written.write_bytes(content[:length])
-        with pytest.raises(CacheError, match="delete it, it will be made anew"):
+        with pytest.raises(CacheError, match="delete it, and it will be made again"):
             cache.read(written, None, check_content=False)
     written.write_bytes(content + b"\0")
-    with pytest.raises(CacheError, match="bytes of arrays and describes"):
+    with pytest.raises(CacheError, match="bytes of arrays but describes"):
         cache.read(written, None, check_content=False)
 
 
@@ -161,7 +161,7 @@ def rewrite(path: Path, **changes: object) -> None:
     ("changes", "message"),
     [
         ({"key": "other"}, "was made with other parameters"),
-        ({"format": "999"}, "has the format '999', this version reads"),
+        ({"format": "999"}, "has format '999'; this version reads"),
         ({"n_neurons": "4"}, "ids run from .* allowed: 0 to 3"),
         ({"n_neurons": "many"}, "holds no event set .ValueError"),
         ({"n_classes": "1"}, "labels run from 0 to 2"),
@@ -195,7 +195,10 @@ def entry(dtype: object, shape: object, offsets: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ((2**63).to_bytes(8, "little") + bytes(50), "claims a header of 9223372036854775808 bytes and has 58 in all"),
+        (
+            (2**63).to_bytes(8, "little") + bytes(50),
+            "claims a header of 9223372036854775808 bytes but has only 58 in all",
+        ),
         (with_header(b"\x80\x04]."), "header that is not JSON"),  # a pickle
         (with_header(b"[" * 100_000), "header that is not JSON"),
         (with_header([]), "header without metadata"),
@@ -208,8 +211,8 @@ def entry(dtype: object, shape: object, offsets: object) -> dict[str, object]:
         (with_header(entry("U8", [1], [0, 1, 2])) + b"1", "describes the array 'ids'"),
         (with_header(entry(["U8"], [1], [0, 1])) + b"1", "describes the array 'ids'"),
         (with_header({"__metadata__": VERSION, "ids": 3}), "describes the array 'ids' as 3"),
-        (with_header({"__metadata__": VERSION}), "does not have the content|holds no event set"),
-        (with_header({"__metadata__": {"format": "1"}}), "has the format '1', this version reads 3"),
+        (with_header({"__metadata__": VERSION}), "content that does not match|holds no event set"),
+        (with_header({"__metadata__": {"format": "1"}}), "has format '1'; this version reads 3"),
     ],
 )
 def test_hostile_headers_are_errors(tmp_path, content, message):
@@ -227,7 +230,7 @@ def test_a_damaged_file_is_made_anew_with_a_warning(written):
         written.write_bytes(damaged)
         with pytest.raises(CacheError, match="delete it"):
             cache.verify(written)
-        with pytest.warns(UserWarning, match=r"delete it.*: that is done now$") as said:
+        with pytest.warns(UserWarning, match=r"delete it.*; doing so now$") as said:
             assert_same(cache.load_or_build(PARAMETERS, make, written.parent), make())
         assert len(said) == 1
         cache.verify(written)
@@ -241,7 +244,7 @@ def test_verify_of_an_absent_file(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.warns(UserWarning, match="this run goes on without; set SPARSESNN_CACHE"):
+    with pytest.warns(UserWarning, match="this run continues without it; set SPARSESNN_CACHE"):
         event_set = cache.load_or_build(PARAMETERS, make, tmp_path / "file" / "cache")
     assert_same(event_set, make())
 
@@ -263,7 +266,7 @@ def test_the_folder_comes_from_the_environment(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("old", [True, False])
-@pytest.mark.filterwarnings("ignore:.*that is done now:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*doing so now:UserWarning")
 def test_a_full_disk_or_an_interrupt_leaves_the_old_state(tmp_path, monkeypatch, old):
     path = cache.cache_path(tmp_path, PARAMETERS)
     if old:
@@ -276,7 +279,7 @@ def test_a_full_disk_or_an_interrupt_leaves_the_old_state(tmp_path, monkeypatch,
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.warns(UserWarning, match=r"cannot be kept \(No space left on device\)"):
+    with pytest.warns(UserWarning, match=r"cannot be written \(No space left on device\)"):
         assert_same(cache.load_or_build(PARAMETERS, make, tmp_path), make())
     monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -503,7 +506,7 @@ def test_a_disk_that_fills_up_while_writing_leaves_nothing(tmp_path):
     command = [sys.executable, "-c", FULL, str(tmp_path / "cache")]
     ended = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=True)
     assert ended.stdout == "9000 None\n"
-    assert "the event cache cannot be kept (File too large)" in ended.stderr
+    assert "the event cache cannot be written (File too large)" in ended.stderr
     assert list((tmp_path / "cache").iterdir()) == []
 
 

@@ -99,7 +99,7 @@ def test_processes_are_as_many_as_pay(module, tmp_path, monkeypatch):
     for n_bytes, n_workers in ((200 << 20, 3), (100 << 30, 8)):
         large = Job(module, {}, 100, n_bytes, "toy", block=3)
         assert convert.n_workers_for(large, None) == n_workers
-    with pytest.raises(ConfigError, match="toy train: 0 worker processes are asked for; give a number from 1"):
+    with pytest.raises(ConfigError, match="toy train: 0 worker processes requested; give a number from 1"):
         convert.n_workers_for(small, 0)
 
 

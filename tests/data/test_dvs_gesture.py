@@ -233,7 +233,7 @@ def event(x=0, y=0, p=0, t=0) -> np.ndarray:
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (event(x=128), r"event 1 is \[128, 0, 0, 0\] \(1 such in all\); allowed: x and y whole from 0 to 127"),
+        (event(x=128), r"event 1 is \[128, 0, 0, 0\] \(1 such in all\); allowed: whole x and y from 0 to 127"),
         (event(y=-1), r"event 1 is \[0, -1, 0, 0\]"),
         (event(p=2), r"polarity 0 or 1"),
         (event(t=-3), r"event 1 is \[0, 0, 0, -3\]"),
@@ -241,10 +241,10 @@ def event(x=0, y=0, p=0, t=0) -> np.ndarray:
         (event(x=0.5), r"event 1 is \[0.5, 0.0, 0.0, 0.0\]"),
         (event(t=np.nan), r"event 1 is \[0.0, 0.0, 0.0, nan\]"),
         (event(t=np.inf), "whole milliseconds"),
-        (np.zeros((5, 3), int), r"is int64\[5, 3\]; a clip is \[events, 4\]"),
+        (np.zeros((5, 3), int), r"is int64\[5, 3\]; a clip is numeric \[events, 4\]"),
         (np.zeros(4), r"is float64\[4\]"),
         (np.zeros((5, 4), complex), r"is complex128\[5, 4\]"),
-        (np.array([[None] * 4]), r"is damaged or no .npy file"),  # a pickle inside: never opened
+        (np.array([[None] * 4]), r"is damaged or not a .npy file"),  # a pickle inside: never opened
     ],
 )
 @pytest.mark.filterwarnings("ignore:dvsgesture")
@@ -261,13 +261,13 @@ def test_files_cut_short_are_errors(tmp_path):
     content = path.read_bytes()
     for length in (0, 5, 20, 127, 130, len(content) - 1):
         path.write_bytes(content[:length])
-        with pytest.raises(DataError, match=r"1\.npy: is damaged or no \.npy file .*get a fresh copy"):
+        with pytest.raises(DataError, match=r"1\.npy: is damaged or not a \.npy file .*get a fresh copy"):
             load("dvsgesture", data_dir=folder)
 
 
 @pytest.mark.parametrize("name", ["user01_lab/11.npy", "user_lab/1.npy", "user01/1.npy", "1.npy", "user01_lab/a/1.npy"])
 def test_files_of_other_names_are_errors(tmp_path, name):
-    with pytest.raises(DataError, match=rf"{name}: is not named as a clip; allowed: user<NN>_<light>/<class>\.npy"):
+    with pytest.raises(DataError, match=rf"{name}: is not a clip's name; allowed: user<NN>_<light>/<class>\.npy"):
         load("dvsgesture", data_dir=write(tmp_path, {name: event()}))
 
 
@@ -282,7 +282,7 @@ def test_a_missing_part_is_an_error(tmp_path):
     [
         ({"pool": 129}, "pool is 129; allowed: whole numbers, 1 to 128"),
         ({"hop_ms": -1.0}, "hop_ms is -1.0; allowed: 0 or more"),
-        ({"hop_ms": 0.001}, "hop_ms is 0.001; give 0 .one window a clip. or at least 1"),
+        ({"hop_ms": 0.001}, "hop_ms is 0.001; give 0 .one window per clip. or at least 1"),
         ({"n_steps": 0}, "n_steps is 0"),
         ({"duplicates": "count:0"}, "duplicates is 'count:0'"),
     ],
@@ -340,7 +340,7 @@ def test_training_on_a_copy_without_a_test_part(tmp_path):
     assert evaluate_run(tmp_path / "run", split="test")["n_samples"] == 6
     with pytest.raises(DataError, match=r"neither .*ibmGestureTest nor"):
         train(config.with_values({"data": {"test": "own"}}), out=tmp_path / "other")
-    with pytest.raises(ConfigError, match="test: 'windows:99' names windows 99, of whom there are no samples"):
+    with pytest.raises(ConfigError, match="test: 'windows:99' names windows 99, which have no samples"):
         train(config.with_values({"data": {"test": "windows:99"}}), out=tmp_path / "third")
 
 
@@ -350,7 +350,7 @@ def test_one_event_at_another_time_does_not_ask_for_windows_without_end(tmp_path
     events[17, 3] += 3_600_001 if late else -3_600_001
     folder = write(tmp_path, {"user01_lab/1.npy": events})
     with pytest.raises(
-        DataError, match=rf"user01_lab/1\.npy: event 17 is at {events[17, 3]:,} ms, 1\.0 hours away.*at most an hour"
+        DataError, match=rf"user01_lab/1\.npy: event 17 is at {events[17, 3]:,} ms, 1\.0 hours from.*at most an hour"
     ):
         load_partial(data_dir=folder, hop_ms=1)
     events[17, 3] = events[0, 3]

@@ -237,14 +237,14 @@ def test_other_texts_in_a_second_set_are_a_warning():
         (np.array([["a", "b"], ["b", "a"]]), r"has the shape \[2, 2\]; one label for each sample"),
         (
             np.eye(2),
-            r"has the shape \[2, 2\] with a single 1 in each row; of one-hot labels give labels.argmax\(axis=1\)",
+            r"has the shape \[2, 2\] with a single 1 in each row; for one-hot labels give labels.argmax\(axis=1\)",
         ),
         ([[0], [1]], r"has the shape \[2, 1\]; give a flat array, labels.reshape\(-1\)"),
         (
             [0, 0, 1],
-            "has 3 entries for 2 samples, as many as the samples have events in all; one label for each sample",
+            "has 3 entries for 2 samples, as many as there are events in total; one label for each sample",
         ),
-        ([0] * 8, "has 8 entries for 2 samples, as many as the samples have steps in all; one label for each sample"),
+        ([0] * 8, "has 8 entries for 2 samples, as many as there are steps in total; one label for each sample"),
         ([0] * 5, "has 5 entries for 2 samples; one label for each sample"),
     ],
 )

@@ -145,7 +145,7 @@ def test_a_type_that_is_too_coarse_is_a_warning(tmp_path: Path) -> None:
 
 def test_times_that_are_no_numbers() -> None:
     for bad in (np.array(["2020-01-01"], "datetime64[us]"), np.array([3], "timedelta64[ms]"), np.array([True])):
-        with pytest.raises(DataError, match=f"times of the type {bad.dtype}".replace("[", r"\[")):
+        with pytest.raises(DataError, match=f"times of type {bad.dtype}".replace("[", r"\[")):
             of_one(bad)
         with pytest.raises(SpikeListError, match=f"times of type {bad.dtype}".replace("[", r"\[")):
             SpikeBatch.from_events([(bad, np.zeros(1, int))], n_steps=3, n_neurons=1, dt_us=1.0)

@@ -52,14 +52,16 @@ def test_rows_of_many_files_come_as_one_array(tmp_path):
     assert rows.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 1, 2]]
     assert n_rows.tolist() == [0, 3, 0, 1]
     assert files.read_rows([], 3)[0].shape == (0, 3)
-    with pytest.raises(DataError, match=r"1\.bin: has 9 bytes, which is no multiple of the 5 bytes of an event"):
+    with pytest.raises(DataError, match=r"1\.bin: has 9 bytes, which is not a multiple of the 5 bytes of an event"):
         files.read_rows(paths, 5)
     with pytest.raises(DataError, match=r"absent: cannot be read .No such file"):
         files.read_rows([tmp_path / "absent"], 3)
 
 
 def test_a_part_of_a_set_warns_with_its_count():
-    with pytest.warns(UserWarning, match="toy: 1,200 of the 60,000 clips of the test part are in here; going on with"):
+    with pytest.warns(
+        UserWarning, match="toy: 1,200 of the 60,000 clips of the test part are in here; continuing with"
+    ):
         files.warn_if_partial("toy", "test", 1200, 60_000, "clips", Path("here"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -89,7 +91,7 @@ def test_a_download_that_fails_says_what_to_do(tmp_path, monkeypatch, error):
     )
     with pytest.raises(DataError, match=message):
         files.find_folder("dvsgesture", "DVSGesture", "ibmGestureTest", tmp_path, download=True)
-    with pytest.raises(DataError, match="a copy without a test part takes one from the training part with data.test"):
+    with pytest.raises(DataError, match="data.test takes one from the training part"):
         files.find_folder("dvsgesture", "DVSGesture", "ibmGestureTest", tmp_path, download=False)
 
 

@@ -79,7 +79,7 @@ ZEROS = ("/dev/zero", 0, 48)
         ),
         (make("t_us", (6,), "i8", external=[ZEROS]), "t_us lies in another file, '/dev/zero'"),
         (make("t_us", (6,), "i8", external=[("pipe", 0, 48)]), "t_us lies in another file, 'pipe'"),
-        (made_of("pipe", "x"), "t_us is made of arrays of other files, such as 'pipe'"),
+        (made_of("pipe", "x"), "t_us consists of arrays of other files, such as 'pipe'"),
         (
             all_of(make("held", (6,), "i8", external=[ZEROS]), made_of(".", "held")),
             "held lies in another file, '/dev/zero'",
@@ -88,7 +88,7 @@ ZEROS = ("/dev/zero", 0, 48)
             all_of(put("held", h5py.ExternalLink("pipe", "/x")), made_of(".", "held")),
             "held is a link to another file, 'pipe'",
         ),
-        (made_of(".", "t_us"), "t_us is made of 1 arrays, 16 levels deep"),
+        (made_of(".", "t_us"), "t_us consists of 1 arrays, 16 levels deep"),
         (made_of(".", "unit", 10**10), r"t_us claims 10,000,000,000 entries, 80,000,000,000 bytes, .*allowed: \d"),
         (all_of(put("a", h5py.SoftLink("/t_us")), put("t_us", h5py.SoftLink("/a"))), "through more than 16 others"),
         (put("t_us", h5py.SoftLink("/nothing")), "has no times"),
@@ -99,7 +99,7 @@ ZEROS = ("/dev/zero", 0, 48)
         (make("t_us", (6,), h5py.regionref_dtype), "t_us holds Python objects"),
         (make("t_us", (6,), [("a", "i4"), ("b", h5py.string_dtype())]), "t_us holds Python objects"),
         (put("t_us", np.dtype("i8")), "has no times"),
-        (put("t_us", h5py.Empty("i8")), "t_us holds no array"),
+        (put("t_us", h5py.Empty("i8")), "t_us is empty"),
         (all_of(put("t_us", np.arange(6)), *(put(f"group_{k}", np.zeros(1)) for k in range(260))), "allowed: 256"),
         (
             all_of(
@@ -219,7 +219,7 @@ def test_a_locked_file_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
         ("file is already open for write (may use <h5clear file> to clear flags)", None, "h5clear -s"),
         ("Can't read data (Input/output error)", 5, "(Input/output error); check the disk"),
         ("required filter 'blosc' is not registered", None, "pip install hdf5plugin"),
-        ("truncated file", None, "is damaged or no HDF5 file (truncated file); get a fresh copy"),
+        ("truncated file", None, "is damaged or not an HDF5 file (truncated file); get a fresh copy"),
     ],
 )
 def test_reasons(text: str, number: int | None, fact: str) -> None:

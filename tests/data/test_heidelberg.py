@@ -231,7 +231,7 @@ def spikes(sample: int, times=(0.1,), units=(1,)) -> dict[str, object]:
         ({"extra/speaker": None}, r"has no extra/speaker;"),
         ({"spikes/times": np.zeros(5)}, r"spikes/times is float64\[5\]; it must hold one array of floating-point"),
         ({"spikes/times": np.zeros((5, 2))}, r"spikes/times is float64\[5, 2\]"),
-        ({"spikes/units": GOOD}, "it must hold one array of integer units a sample"),
+        ({"spikes/units": GOOD}, "it must hold one array of integer units per sample"),
         ({"labels": np.zeros((5, 1), u16)}, r"labels is uint16\[5, 1\]; it must be flat integers"),
         ({"labels": np.zeros(5)}, r"labels is float64\[5\]"),
         ({"extra/speaker": np.zeros((5, 1), u16)}, r"extra/speaker is \[5, 1\]; it must be flat"),
@@ -294,7 +294,7 @@ def test_truncated_files_are_errors(tmp_path, n_bytes):
     content = path.read_bytes()
     assert len(content) > n_bytes
     path.write_bytes(content[:n_bytes])
-    with pytest.raises(DataError, match=r"shd_train\.h5: is damaged or no HDF5 file .*get a fresh copy"):
+    with pytest.raises(DataError, match=r"shd_train\.h5: is damaged or not an HDF5 file .*get a fresh copy"):
         load("shd", data_dir=tmp_path)
 
 
@@ -334,7 +334,7 @@ def test_damaged_bytes_are_an_error_or_leave_a_whole_set(tmp_path):
         ({"n_steps": -3}, "n_steps is -3"),
         ({"pool": 701}, "pool is 701"),
         ({"duplicates": "all"}, "duplicates is 'all'; allowed: 'binary'"),
-        ({"n_workers": 0}, "shd train: 0 worker processes are asked for; give a number from 1"),
+        ({"n_workers": 0}, "shd train: 0 worker processes requested; give a number from 1"),
         (
             {"pools": 5},
             "shd: unknown parameter 'pools'; did you mean 'pool'.*allowed: dt_ms, n_steps, pool, duplicates",

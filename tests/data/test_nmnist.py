@@ -212,7 +212,10 @@ def test_files_of_other_systems_are_skipped(tmp_path):
 @pytest.mark.parametrize(
     ("recordings", "message"),
     [
-        ({"1/7.bin": bytes(12)}, r"7\.bin: has 12 bytes, which is no multiple of the 5 bytes of an event; it was cut"),
+        (
+            {"1/7.bin": bytes(12)},
+            r"7\.bin: has 12 bytes, which is not a multiple of the 5 bytes of an event; it is cut",
+        ),
         (
             {"1/6.bin": bytes(5), "1/7.bin": bytes(5) + encode([34], [0], [0], [9])},
             r"7\.bin: has an event at x = 34, y = 0 \(1 such",
@@ -259,7 +262,7 @@ def test_download_is_asked_of_tonic(tmp_path, monkeypatch):
         ({"n_steps": 0}, "n_steps is 0"),
         ({"dt_ms": 0}, "dt_ms is 0"),
         ({"duplicates": "sum"}, "duplicates is 'sum'"),
-        ({"n_workers": 0}, "0 worker processes are asked for"),
+        ({"n_workers": 0}, "0 worker processes requested"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:nmnist")

@@ -66,17 +66,17 @@ def test_none_holds_nothing_out():
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("random", "asks for no share.*between 0 and 1"),
-        ("random:0", "asks for no share"),
-        ("random:1", "asks for no share"),
-        ("random:nan", "asks for no share"),
-        ("random:many", "asks for no share"),
-        ("rooms:1", r"names no group of this data set \(groups: speakers\)"),
-        ("none:1", "names no group"),
-        ("", "names no group"),
+        ("random", "has no share.*between 0 and 1"),
+        ("random:0", "has no share"),
+        ("random:1", "has no share"),
+        ("random:nan", "has no share"),
+        ("random:many", "has no share"),
+        ("rooms:1", r"is not a group of this data set \(groups: speakers\)"),
+        ("none:1", "is not a group"),
+        ("", "is not a group"),
         ("speakers:", "does not list numbers"),
         ("speakers:four", "does not list numbers"),
-        ("speakers:4,9,7", "names speakers 7, 9, of whom there are no samples; there are 4, 5"),
+        ("speakers:4,9,7", "names speakers 7, 9, which have no samples; members: 4, 5"),
         ("speakers:4,5", "holds out 2 of 2 samples; both parts need at least one"),
     ],
 )
@@ -98,7 +98,7 @@ def test_only_the_samples_asked_for_are_divided(how):
     assert sorted([*train, *valid]) == among.tolist()
     assert train.size
     assert valid.size
-    with pytest.raises(ConfigError, match="test: 'speakers:1' names speakers 1, of whom there are no samples"):
+    with pytest.raises(ConfigError, match="test: 'speakers:1' names speakers 1, which have no samples"):
         split_validation(event_set, "speakers:1", among=among, option="test")
     assert set(event_set.groups["speakers"][rest].tolist()) == {1}
 
@@ -159,7 +159,7 @@ def test_classes_that_no_part_has_are_no_matter():
 
 
 def test_random_parts_of_data_with_groups_are_questioned():
-    assert "speakers: where new speakers matter, hold out some of them ('speakers:4')" in overrates(
+    assert "speakers: if new speakers matter, hold out some of them ('speakers:4')" in overrates(
         make([0, 1], speakers=[4, 5]), "random:0.1"
     )
     assert not overrates(make([0, 1], speakers=[4, 5]), "speakers:4")
