@@ -1,7 +1,7 @@
-"""The host runtime: what feeds an engine and runs it on a machine."""
+"""The host runtime: feeds an engine with data and runs it on a machine."""
 
 if not __name__.startswith("sparsesnn."):
     raise ImportError(
         f"this folder holds sparsesnn's host runtime, imported as '{__name__}'; import sparsesnn.host instead "
-        "(it lies beside the package in the source tree and is installed inside it)"
+        "(it lies next to the package in the source tree and is installed inside it)"
     )

@@ -1,4 +1,4 @@
-"""Batches out of an event set, in one pass of C++; bit for bit what `EventSet.batch`, the specification, gives."""
+"""Batches from an event set, in one pass of C++; bit for bit the same as the specification, `EventSet.batch`."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from sparsesnn.spikes import SpikeBatch
 
 Indices = npt.NDArray[np.int64]
 
-#: spikes and labels: int64[B], one class a sample, or float32[B, C], shares of classes, where samples are mixed
+#: spikes and labels: int64[B], one class per sample, or float32[B, C], shares of classes, if samples are mixed
 Batch = tuple[SpikeBatch, Tensor]
 
-#: makes the batch of the samples with these numbers
+#: makes a batch from sample numbers
 Make = Callable[[Indices], Batch]
 
 
 class Batches:
-    """Batches from lists in main memory (or a file mapped into it), augmented where wanted.
+    """Batches from lists in main memory (or a mapped file), with optional augmentation.
 
     Args:
-        event_set: where the samples come from.
+        event_set: the source of the samples.
         seed: of the augmentation.
-        augment: how samples are changed; None leaves them as they are.
+        augment: changes to the samples; None: no changes.
         partners: int64[n], samples that others are blended or mixed with.
 
     Raises:
-        ConfigError: a change that has no meaning for this data.
+        ConfigError: a change that does not apply to this data.
     """
 
     def __init__(self, event_set: EventSet, *, seed: int, augment: Augment | None, partners: Indices) -> None:
@@ -51,7 +51,7 @@ class Batches:
                 self._mates = classmates(event_set.labels, partners)
 
     def epoch(self, epoch: int) -> Make:
-        """What makes the batches of that epoch."""
+        """A function that makes the batches of an epoch."""
         spec = self._spec(epoch)
 
         def make(chosen: Indices) -> Batch:

@@ -1,4 +1,4 @@
-"""Batches in a fixed order, made ahead by a thread while the consumer trains on the last one."""
+"""Batches in a fixed order, prepared by a thread while the consumer trains on the last one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparsesnn.options import whole
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.typed import typed
 
-# what else of an epoch is in random order; the order of samples itself has no word, for it came first
+# words for other random orders of an epoch; the order of samples has no word, for compatibility
 _BATCH_ORDER = 1
 
 
@@ -33,44 +33,44 @@ class Stream:
     """The batches of some samples of an `EventSet`, epoch by epoch.
 
     The order of epoch k depends on (seed, k) alone and the augmentation of a sample on (seed, k, its number): neither on
-    the backend, nor on threads, nor on ranks. So a run that stopped in the middle of an epoch goes on with
-    `epoch(k, start_batch)` and sees what it would have seen.
+    the backend, nor on threads, nor on ranks. So a run that stopped in the middle of an epoch resumes with
+    `epoch(k, start_batch)` and gets the same batches.
 
-    **Ranks.** B is the batch of all R ranks together. Each takes whole groups of samples (`share`), so the slices of all
-    ranks, one after the other, are the batch that a single rank would see, for any R: none twice, none left out; and
-    gradients, which are summed group by group, come out the same. All ranks take the same number of batches; where a
-    batch has fewer groups than there are ranks, some slices are empty. A mean over the batch is the sum over the ranks'
-    samples, divided by b.
+    **Ranks.** B is the batch of all R ranks together. Each takes whole groups of samples (`share`), so for any R the
+    slices of all ranks, one after the other, are the batch of a single rank, each sample exactly once; and gradients,
+    which are summed group by group, are the same. All ranks take the same number of batches; if a batch has fewer
+    groups than there are ranks, some slices are empty. A mean over the batch is the sum over the ranks' samples, divided
+    by b.
 
     **Buckets.** With `bucket_batches` = m > 1 the shuffled order is cut into runs of m batches; each run is sorted by
     the number of spikes of a sample before it is cut into batches, which are then put into a random order. So the samples
-    of one batch are of about the same length. The work of a sample is proportional to its spikes: slices of such a batch
-    cost the ranks (and the threads that share out samples) about the same, where otherwise all wait for the one that got
-    the longest samples. SHD-like recordings, 64 in a batch: of 8 ranks the busiest gets 18 % more spikes than the mean,
-    3 % with m = 16; of 32 ranks 53 and 7 %. On one rank it buys little: lists are ragged, nothing is padded. It has a
-    price: the samples of a batch are no longer independent draws. The smaller last batch is the same with and without.
+    of a batch have similar lengths. The work of a sample is proportional to its spikes: slices of such a batch cost the
+    ranks (and the threads that share samples) about the same; otherwise all wait for the one with the longest samples.
+    SHD-like recordings, 64 in a batch: the busiest of 8 ranks gets 18 % more spikes than the mean, 3 % with m = 16; of
+    32 ranks, 53 and 7 %. On one rank it gains little: lists are ragged, nothing is padded. The price: the samples of a
+    batch are no longer independent draws. The smaller last batch is the same with and without buckets.
 
     Args:
-        event_set: where the samples come from.
-        indices: int[n], which samples; None means all.
-        batch_size: B, over all ranks; the last batch of an epoch is smaller when B does not divide n.
+        event_set: the source of the samples.
+        indices: int[n], numbers of the samples; None means all.
+        batch_size: B, over all ranks; the last batch of an epoch is smaller if B does not divide n.
         shuffle: a new order for each epoch; otherwise the order of `indices`.
         seed: of the order and of the augmentation.
-        augment: how samples are changed; None leaves them as they are.
-        bucket_batches: batches that are sorted by length together; 0 or 1: none. Needs `shuffle`.
-        drop_last: leave out the last batch when it is smaller; those samples are not seen in that epoch.
-        prefetch: batches made ahead; 0 makes each one when it is asked for, without a thread. With 2 one is filled while
-            another one waits full; more of them, which are small, ride out moments in which others have the cores.
+        augment: changes to the samples; None: no changes.
+        bucket_batches: batches sorted by length together; 0 or 1: none. Needs `shuffle`.
+        drop_last: leave out the last batch if it is smaller; its samples are not used in that epoch.
+        prefetch: batches made ahead; 0 makes each one on request, without a thread. With 2, one is filled while another
+            waits; more, which are small, bridge moments in which other processes have the cores.
         rank, n_ranks: r and R.
-        per_rank: samples of a batch that each rank takes, in the order of the ranks, as long as there are any; 0: whole groups,
-            dealt out evenly.
-        device: where batches are handed out.
+        per_rank: samples of a batch for each rank, in the order of the ranks, until none are left; 0: whole groups,
+            distributed evenly.
+        device: the device of the batches.
 
     Attributes:
         wait_s: seconds that consumers waited for batches, over all epochs so far.
 
     Raises:
-        ConfigError: an argument without meaning.
+        ConfigError: an invalid argument.
     """
 
     def __init__(
@@ -141,11 +141,11 @@ class Stream:
 
     @property
     def n_samples(self) -> int:
-        """Samples that one epoch hands out, over all ranks."""
+        """Samples in the batches of one epoch, over all ranks."""
         return min(len(self) * self.batch_size, self.indices.size)
 
     def order(self, epoch: int) -> Indices:
-        """int64[n], the samples in the order of that epoch, for all ranks together."""
+        """int64[n], the samples in the order of an epoch, for all ranks together."""
         if not self.shuffle:
             return self.indices
         order = self.indices[hashing.permutation(self.indices.size, hashing.keys(self.seed, epoch))]
@@ -165,7 +165,7 @@ class Stream:
         return np.concatenate([order[batches.reshape(-1)], order[place.size :]])
 
     def batch_samples(self, epoch: int, batch: int) -> Indices:
-        """int64[b], the samples of that batch of that epoch that this rank takes."""
+        """int64[b], this rank's samples of a batch of an epoch."""
         return self._slice(self.order(epoch), batch)
 
     def _slice(self, order: Indices, batch: int) -> Indices:
@@ -180,14 +180,14 @@ class Stream:
         return first, min(first + self.per_rank, n_samples)
 
     def place(self, batch: int) -> tuple[int, int]:
-        """How many samples of a batch the ranks before this one take, and how many all ranks take."""
+        """The number of samples of a batch on the ranks before this one, and on all ranks."""
         n = min(self.batch_size, self.indices.size - batch * self.batch_size)
         return self._share(n)[0], n
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Generator[Batch, None, None]:
-        """Iterates `(spikes, labels)` from batch `start_batch` of that epoch on.
+        """Iterates over `(spikes, labels)` of an epoch from batch `start_batch`.
 
-        Labels are int64[B], or float32[B, C], the share of each class, where the augmentation mixes samples. Closing the
+        Labels are int64[B], or float32[B, C], the share of each class, if the augmentation mixes samples. Closing the
         iterator, or dropping it before its end, ends the thread. An error in the thread is raised here.
         """
         if not 0 <= start_batch <= len(self):
@@ -204,7 +204,7 @@ class Stream:
         return self._timed(_ahead(batch, n_batches, self.prefetch), n_batches)
 
     def _on_device(self, spikes: SpikeBatch, labels: torch.Tensor) -> Batch:
-        """Copied where batches are handed out; from page-locked memory the copy does not stop the thread."""
+        """Copies a batch to the device; from page-locked memory the copy does not block the thread."""
         if spikes.offsets.device == self.device:
             return spikes, labels
         return spikes.pin_memory().to(self.device, non_blocking=True), labels.to(self.device)
@@ -221,14 +221,14 @@ class Stream:
 
 
 def _whole(name: str, value: Any) -> int:
-    found = whole(value)
-    if found is None:
+    number = whole(value)
+    if number is None:
         raise ConfigError(f"Stream: {name} is {value!r}; give a whole number")
-    return found
+    return number
 
 
 def share(n_samples: int, rank: int, n_ranks: int) -> tuple[int, int]:
-    """The samples `first` to `last - 1` of a batch that a rank takes: whole groups of `_core.group_samples`."""
+    """A rank's samples `first` to `last - 1` of a batch: whole groups of `_core.group_samples`."""
     n_groups = -(-n_samples // _core.group_samples)
     first, last = (-(-r * n_groups // n_ranks) * _core.group_samples for r in (rank, rank + 1))
     return min(first, n_samples), min(last, n_samples)
@@ -237,8 +237,8 @@ def share(n_samples: int, rank: int, n_ranks: int) -> tuple[int, int]:
 def _ahead(make: Callable[[int], Batch], n_batches: int, depth: int) -> Generator[Batch, None, None]:
     """`make(0) .. make(n_batches - 1)`, made by a thread that is at most `depth` batches ahead of the consumer.
 
-    A thread that is `depth` ahead rests until half of them are gone: on a busy machine each time it is woken may cost the
-    consumer, who wakes it, its place on the core.
+    A thread that is `depth` ahead rests until half of them are consumed: on a busy machine each wake-up may cost the
+    consumer, which wakes it, its core.
     """
     if depth == 0:
         yield from map(make, range(n_batches))
@@ -256,7 +256,7 @@ def _ahead(make: Callable[[int], Batch], n_batches: int, depth: int) -> Generato
                     if stopped:
                         return
                 put(make(k))
-        except BaseException as error:  # whatever it is: the consumer must hear of it, or wait for ever
+        except BaseException as error:  # any error must reach the consumer, or it waits forever
             put(error)
 
     def put(item: Batch | BaseException) -> None:

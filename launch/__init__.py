@@ -3,5 +3,5 @@
 if not __name__.startswith("sparsesnn."):
     raise ImportError(
         f"this folder holds sparsesnn's launchers, imported as '{__name__}'; import sparsesnn.launch instead "
-        "(it lies beside the package in the source tree and is installed inside it)"
+        "(it lies next to the package in the source tree and is installed inside it)"
     )

@@ -1,13 +1,13 @@
-"""What a scheduler gave the job in which this process runs, read from its environment.
+"""The scheduler's allocation for the job of this process, read from the environment.
 
 | scheduler | ranks | hosts | threads of a rank, CPUs of a host |
 |---|---|---|---|
-| Slurm | `SLURM_NTASKS`, else `SLURM_NTASKS_PER_NODE` (or 1) a node | `SLURM_JOB_NUM_NODES` | `SLURM_CPUS_PER_TASK`, `SLURM_CPUS_ON_NODE` |
-| PBS | lines of `PBS_NODEFILE` | different ones | |
-| LSF | numbers in `LSB_MCPU_HOSTS`, such as `a 4 b 4` | names in it | |
+| Slurm | `SLURM_NTASKS`, else `SLURM_NTASKS_PER_NODE` (or 1) per node | `SLURM_JOB_NUM_NODES` | `SLURM_CPUS_PER_TASK`, `SLURM_CPUS_ON_NODE` |
+| PBS | lines of `PBS_NODEFILE` | distinct lines | |
+| LSF | numbers in `LSB_MCPU_HOSTS`, such as `a 4 b 4` | its names | |
 | Grid Engine | `NSLOTS` | `NHOSTS` | |
 
-This is about starting ranks; which rank a process is, is `host/comm/environment.py`'s.
+This module is for starting ranks; `host/comm/environment.py` finds the rank of a process.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from sparsesnn.errors import ConfigError
 
 @dataclass(frozen=True)
 class Allocation:
-    """Room that a scheduler gave.
+    """An allocation.
 
     Args:
-        source: where this was read, for messages.
-        ranks, hosts: how many there is room for, and on how many machines.
-        threads: of a rank; None where the scheduler does not say.
-        cpus: of this host, for all its ranks; None where the scheduler does not say.
+        source: the variable or file it was read from, for messages.
+        ranks, hosts: number of ranks and of machines.
+        threads: of a rank; None if the scheduler does not set it.
+        cpus: of this host, for all its ranks; None if the scheduler does not set it.
     """
 
     source: str
@@ -41,7 +41,7 @@ class Allocation:
 def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
     """The job of `environ` (usually `os.environ`); None outside of one.
 
-    Errors: `ConfigError` where a variable holds no number, or a file of hosts cannot be read.
+    Errors: `ConfigError` if a variable is not a number, or a file of hosts cannot be read.
     """
     if "SLURM_JOB_ID" in environ:
         return _slurm(environ)
@@ -55,8 +55,8 @@ def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
 
 
 def in_slurm_step(environ: Mapping[str, str]) -> bool:
-    """Whether this process runs in a step that holds CPUs of its job, such as `srun --pty bash`: a step within it would wait for
-    them. Batch scripts and the shell of salloc hold none; their numbers are above those of other steps, if they have one."""
+    """Whether this process runs in a step that holds CPUs of its job, such as `srun --pty bash`: a nested step would wait for
+    them. Batch scripts and salloc's shell hold none; their step numbers, if any, are above those of other steps."""
     number = environ.get("SLURM_STEP_ID", "")
     return number.isdecimal() and int(number) < 0xFFFF_FFF0
 

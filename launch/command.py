@@ -1,4 +1,4 @@
-"""The command line that starts a job, for each kind of launcher: pure functions from a description to arguments.
+"""The command line to start a job, for each kind of launcher: pure functions from a description to arguments.
 
 | kind | program | binds with | passes variables with |
 |---|---|---|---|
@@ -18,20 +18,22 @@ from sparsesnn.launch.job import Job
 
 
 def command_line(kind: str, executable: str, job: Job) -> list[str]:
-    """The arguments, `executable` first, that start `job`. No shell reads them.
+    """The arguments that start `job`, with `executable` first. They bypass the shell.
 
     Args:
         kind: a key of `KINDS`.
         executable: of the launcher, such as "mpirun".
 
-    Errors: `ConfigError` where this kind of launcher cannot do what the job asks.
+    Errors: `ConfigError` if this kind of launcher does not support the job.
     """
     if kind not in KINDS:
         raise ConfigError(f"--launcher: is {kind!r}; allowed: {', '.join(KINDS)}")
     if job.poprun is not None and kind != "poprun":
-        raise ConfigError(f"--num-replicas, --ipus-per-replica, --vipu-partition: are PopRun's, not those of {kind}")
+        raise ConfigError(
+            f"--num-replicas, --ipus-per-replica, --vipu-partition: are options for PopRun, not for {kind}"
+        )
     if job.pmi is not None and kind != "srun":
-        raise ConfigError(f"--mpi: is {job.pmi!r}, which chooses a plugin of srun, not of {kind}; leave it out")
+        raise ConfigError(f"--mpi: is {job.pmi!r}, a plugin for srun, not for {kind}; leave it out")
     return [executable, *KINDS[kind](job), *job.program]
 
 
@@ -39,7 +41,7 @@ def _openmpi(job: Job) -> list[str]:
     arguments = ["-np", str(job.ranks)]
     if job.hosts:
         arguments += ["--host", ",".join(f"{host.name}:{host.ranks}" for host in job.hosts)]
-    # By slot, a rank with n cores would take n of its host's slots; so many a node is what is meant.
+    # By slot, a rank with n cores would take n slots of its host; the intended count is ranks per node.
     counts = {host.ranks for host in job.hosts}
     per_host = job.ranks_per_host or (counts.pop() if len(counts) == 1 else None)
     unit = "slot" if per_host is None else f"ppr:{per_host}:node"
@@ -77,7 +79,7 @@ def _srun(job: Job) -> list[str]:
         per_host = per_host or counts[0]
     if per_host is not None:
         arguments.append(f"--ntasks-per-node={per_host}")
-    # Neighboring ranks talk most: block keeps them on one node. One failed rank ends the step, not a time limit.
+    # Neighboring ranks exchange most: block keeps them on one node. One failed rank ends the step before the time limit.
     arguments += ["--distribution=block:block", "--kill-on-bad-exit=1", f"--cpu-bind={'cores' if job.bind else 'none'}"]
     if job.oversubscribe:
         arguments.append("--overcommit")
@@ -96,9 +98,9 @@ def _srun(job: Job) -> list[str]:
 
 def _poprun(job: Job) -> list[str]:
     if job.poprun is None:
-        raise ConfigError("--launcher poprun: how many replicas? give --num-replicas, and --ipus-per-replica if not 1")
+        raise ConfigError("--launcher poprun: needs --num-replicas, and --ipus-per-replica if not 1")
     if job.oversubscribe:
-        raise ConfigError("--oversubscribe: PopRun gives every instance cores of its own; leave it out")
+        raise ConfigError("--oversubscribe: PopRun gives every instance its own cores; leave it out")
     arguments = [
         f"--num-instances={job.ranks}",
         f"--num-replicas={job.poprun.replicas}",
@@ -109,14 +111,14 @@ def _poprun(job: Job) -> list[str]:
     if job.hosts:
         if len({host.ranks for host in job.hosts}) > 1:
             raise ConfigError(
-                "--hosts: PopRun puts as many instances on each host; give --ranks that they share evenly"
+                "--hosts: PopRun puts the same number of instances on each host; give --ranks that divides evenly"
             )
         arguments.append("--host=" + ",".join(host.name for host in job.hosts))
     if job.bind:
         arguments.append("--numa-aware=yes")  # binds each instance to the cores of its NUMA node
     for name, value in job.variables.items():
         if re.search(r"\s", value):
-            raise ConfigError(f"--env: {name} is {value!r}; PopRun splits at blanks: export it before the launch")
+            raise ConfigError(f"--env: {name} is {value!r}; PopRun splits at spaces: export it before the launch")
     local = " ".join(f"-x {name}={value}" for name, value in job.variables.items())
     return [*arguments, f"--mpi-local-args={local}", *job.extra]
 

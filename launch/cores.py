@@ -1,4 +1,4 @@
-"""Cores of this machine that this process may use, as launchers count them when they bind."""
+"""The cores that this process may use, as launchers count them when they bind."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 def usable_cores(topology: Path = TOPOLOGY) -> int:
-    """Cores with at least one processor of this process's affinity; two hardware threads of a core are one core.
+    """Number of cores with at least one processor in this process's affinity; hardware threads of a core count once.
 
-    Where the system does not say which processors share a core, each counts.
+    If the system does not report which processors share a core, each processor counts.
     """
-    found = set()
+    cores = set()
     for processor in os.sched_getaffinity(0):
         folder = topology / f"cpu{processor}" / "topology"
         try:
             package, core = ((folder / name).read_text().strip() for name in ("physical_package_id", "core_id"))
         except OSError:
             package, core = "processor", str(processor)
-        found.add((package, core))
-    return len(found)
+        cores.add((package, core))
+    return len(cores)

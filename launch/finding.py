@@ -1,4 +1,4 @@
-"""Which launcher this machine has, and of which kind it is."""
+"""Finds the launcher of this machine and its kind."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pathlib import Path
 from sparsesnn.errors import ConfigError
 from sparsesnn.launch.command import KINDS
 
-#: what is looked for beside this Python, then on PATH
+#: programs searched for next to this Python, then on PATH
 MPI_PROGRAMS = ("mpirun", "mpiexec", "mpiexec.hydra")
 VERSION_TIMEOUT_S = 20
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """A program that starts ranks: its kind (a key of `command.KINDS`) and where it is."""
+    """A program that starts ranks: its kind (a key of `command.KINDS`) and its path."""
 
     kind: str
     executable: str
 
 
 def kind_of(version: str) -> str | None:
-    """The kind of an mpirun or mpiexec, from what it prints on `--version`; None for an unknown one."""
+    """The kind of an mpirun or mpiexec, from the output of `--version`; None if unknown."""
     if re.search(r"Open ?MPI|OpenRTE|PRRTE", version, re.IGNORECASE):
         return "openmpi"
     if re.search(r"HYDRA|MPICH|Intel\(R\) MPI|MVAPICH", version, re.IGNORECASE):
@@ -43,12 +43,12 @@ def find_launcher(
 
     Args:
         asked: "auto", a kind ("openmpi", "mpich", "srun", "poprun"), or the path of an mpirun. With "auto": srun inside a
-            Slurm job, else the mpirun beside this Python (`pip install 'sparsesnn[mpi]'` brings it there, and mpi4py uses
-            its library), else that on PATH.
+            Slurm job, else the mpirun next to this Python (`pip install 'sparsesnn[mpi]'` installs it there, and mpi4py
+            uses its library), else the one on PATH.
         environ: default `os.environ`.
-        elsewhere: its command line is for another machine: a kind that is not here goes by the usual name of its program.
+        elsewhere: the command line is for another machine: a kind not installed here gets the usual name of its program.
 
-    Errors: `ConfigError` where there is none, or one that nobody knows.
+    Errors: `ConfigError` if there is none, or only an unknown one.
     """
     environ = os.environ if environ is None else environ
     path = environ.get("PATH", os.defpath)
@@ -64,19 +64,19 @@ def find_launcher(
         executable = shutil.which(asked, path=path)
         if executable is None:
             raise ConfigError(
-                f"--launcher: is {asked!r}, no executable file; give its path, or one of: auto, {', '.join(KINDS)}"
+                f"--launcher: is {asked!r}, which is not an executable file; give its path, or one of: auto, {', '.join(KINDS)}"
             )
         return Launcher(_ask(executable), executable)
     beside = str(Path(sys.executable).parent)
-    found = [shutil.which(name, path=folder) for folder in (beside, path) for name in MPI_PROGRAMS]
-    for executable in dict.fromkeys(filter(None, found)):
+    programs = [shutil.which(name, path=folder) for folder in (beside, path) for name in MPI_PROGRAMS]
+    for executable in dict.fromkeys(filter(None, programs)):
         kind = kind_of(_version(executable)) or ""
         if kind and asked in ("auto", kind):
             return Launcher(kind, executable)
     if elsewhere and asked != "auto":
         return Launcher(asked, MPI_PROGRAMS[0])
     what = "mpirun" if asked == "auto" else f"mpirun of {asked}"
-    raise ConfigError(f"launch: found no {what} beside {sys.executable} or on PATH; run: pip install 'sparsesnn[mpi]'")
+    raise ConfigError(f"launch: found no {what} next to {sys.executable} or on PATH; run: pip install 'sparsesnn[mpi]'")
 
 
 _HINTS = {"srun": "are you on a machine with Slurm?", "poprun": "source the enable script of the Poplar SDK first"}
@@ -88,7 +88,7 @@ def _ask(executable: str) -> str:
     if kind is None:
         line = version.strip().splitlines()[0][:100] if version.strip() else "nothing"
         raise ConfigError(
-            f"--launcher: {executable} --version says {line!r}, which is neither Open MPI nor a Hydra (MPICH, Intel); "
+            f"--launcher: {executable} --version prints {line!r}, which is neither Open MPI nor a Hydra (MPICH, Intel); "
             "start the ranks with your own command: every rank runs `sparsesnn train …`"
         )
     return kind

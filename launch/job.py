@@ -1,4 +1,4 @@
-"""What is to be started: so many ranks of a program, where, with how many threads."""
+"""Description of a job: ranks of a program, their hosts and their threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class Host:
-    """A machine and how many ranks go there."""
+    """A machine and its number of ranks."""
 
     name: str
     ranks: int
@@ -25,12 +25,12 @@ class Host:
 
 @dataclass(frozen=True)
 class PopRun:
-    """What only PopRun is told; a rank is one of its instances.
+    """Settings for PopRun alone; a rank is one of its instances.
 
     Args:
-        replicas: of the graph, over all instances; as many in each.
+        replicas: of the graph, over all instances; the same number in each.
         ipus_per_replica: IPUs that hold one graph.
-        partition: of the V-IPU controller; None: PopRun's own choice.
+        partition: of the V-IPU controller; None: PopRun's choice.
     """
 
     replicas: int = 1
@@ -43,18 +43,18 @@ class Job:
     """Ranks of one program.
 
     Args:
-        program: its arguments, the executable first; never a shell's text.
-        ranks: processes.
-        hosts: where they go, in order; empty: this machine, or what the scheduler gave.
-        ranks_per_host: at most so many on one host; None: what `hosts` says, or the launcher's choice.
-        threads: worker threads of a rank, and cores it is bound to.
-        bind: to cores; False where ranks share them.
-        oversubscribe: more ranks than cores are wanted.
-        environment: variables for every rank, beside those of `thread_variables`.
+        program: its arguments, the executable first; never shell code.
+        ranks: number of processes.
+        hosts: in order of the ranks; empty: this machine, or the scheduler's allocation.
+        ranks_per_host: most ranks on one host; None: as in `hosts`, or the launcher's choice.
+        threads: worker threads per rank, and cores that it is bound to.
+        bind: to cores; False if ranks share them.
+        oversubscribe: allow more ranks than cores.
+        environment: variables for every rank, in addition to `thread_variables`.
         pmi: srun's `--mpi`; None: the cluster's default.
-        overlap: srun starts a step within another one, and shares its CPUs.
-        extra: arguments for the launcher itself, as they are.
-        poprun: set where PopRun starts the job.
+        overlap: srun starts a step within another one and shares its CPUs.
+        extra: arguments passed unchanged to the launcher.
+        poprun: set if PopRun starts the job.
 
     Errors: `ConfigError`.
     """
@@ -76,7 +76,7 @@ class Job:
         object.__setattr__(self, "environment", MappingProxyType(dict(self.environment)))
         if not self.program:
             raise ConfigError(
-                "launch: which command? give it after --, such as: sparsesnn launch --ranks 4 -- train digits"
+                "launch: the command is missing; give it after --, such as: sparsesnn launch --ranks 4 -- train digits"
             )
         _check("ranks", self.ranks, MAX_RANKS)
         _check("threads", self.threads, MAX_THREADS)
@@ -110,12 +110,12 @@ class Job:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment of every rank: its threads, then what was asked for."""
+        """The environment of every rank: its threads, then `environment`."""
         return thread_variables(self.threads) | dict(self.environment)
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """What the engine and PyTorch's thread pools read."""
+    """Variables for the engine and PyTorch's thread pools."""
     return {"SPARSESNN_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
 
 
@@ -125,25 +125,29 @@ def _check(name: str, value: object, limit: int) -> None:
 
 
 def parse_hosts(text: str, ranks: int | None, each: int = 1) -> tuple[Host, ...]:
-    """`"a,b"` with 4 ranks → two each; `"a:3,b:1"` → three and one. The first hosts take what does not divide.
+    """`"a,b"` with 4 ranks → two each; `"a:3,b:1"` → three and one. The first hosts take the remainder.
 
     Args:
-        ranks: of all hosts; None: what `text` says, or `each` a host.
+        ranks: of all hosts; None: the sum of `text`, or `each` per host.
 
-    Errors: `ConfigError` for anything that is no host name, hosts named twice, and ranks said for some only.
+    Errors: `ConfigError` for an invalid host name, hosts named twice, and numbers of ranks for some hosts only.
     """
-    found = [_HOST.fullmatch(part.strip()) for part in text.split(",")]
-    if not all(found) or len({match[1] for match in found if match}) != len(found):
+    matches = [_HOST.fullmatch(part.strip()) for part in text.split(",")]
+    if not all(matches) or len({match[1] for match in matches if match}) != len(matches):
         raise ConfigError(f"--hosts: is {text!r}; give different host names joined by commas, such as a,b or a:4,b:2")
-    names = [(match[1], match[2]) for match in found if match]
-    said = [n for _, n in names if n is not None]
-    if said and len(said) < len(names):
-        raise ConfigError(f"--hosts: is {text!r}; say how many ranks for every host, such as a:4,b:2, or for none")
-    if said:
+    names = [(match[1], match[2]) for match in matches if match]
+    counts = [n for _, n in names if n is not None]
+    if counts and len(counts) < len(names):
+        raise ConfigError(
+            f"--hosts: is {text!r}; give the number of ranks for every host, such as a:4,b:2, or for none"
+        )
+    if counts:
         return tuple(Host(name, int(n or 0)) for name, n in names)
     if ranks is None:
         ranks = each * len(names)
     if ranks < len(names):
-        raise ConfigError(f"--hosts: names {len(names)} hosts for {count(ranks, 'rank')}; give at most one host a rank")
+        raise ConfigError(
+            f"--hosts: names {len(names)} hosts for {count(ranks, 'rank')}; give at most one host per rank"
+        )
     share, left = divmod(ranks, len(names))
     return tuple(Host(name, share + (k < left)) for k, (name, _) in enumerate(names))

@@ -22,14 +22,14 @@ TAG = 7
 
 
 def measure_links(world: Communicator, *, rounds: int = 100) -> Links | None:
-    """What ranks r and r + R/2 take for an exchange, all pairs at once, as in a pass of a layer; None for one rank.
+    """Times exchanges between ranks r and r + R/2, all pairs at once, as in a pass of a layer; None for one rank.
 
     Args:
-        world: all ranks; all of them call.
+        world: all ranks; a collective call.
         rounds: of small messages; an eighth of that of large ones.
 
-    Returns: of the slowest pair the median time of an exchange of 8 bytes by the engine (`_core.MpiExchange`), or, where it cannot
-        call MPI, half of the time there and back; and the bandwidth of 4 MiB that travel both ways at once.
+    Returns: for the slowest pair, the median time of an exchange of 8 bytes by the engine (`_core.MpiExchange`), or half of a round
+        trip if the engine cannot call MPI; and the bandwidth of 4 MiB travelling both ways at once.
     """
     if world.size < 2:
         return None
@@ -49,24 +49,24 @@ def measure_links(world: Communicator, *, rounds: int = 100) -> Links | None:
 
 
 def read_links(path: Path) -> Links | None:
-    """The links that a series of `sparsesnn launch weak-scaling` measured, of its last row; None: it has none.
+    """The links in the last row of a series measured by `sparsesnn launch weak-scaling`; None: it has none.
 
-    Errors: `ConfigError` for a file that is no such series.
+    Errors: `ConfigError` for any other file.
     """
     check_regular(path, ConfigError, MAX_TEXT_BYTES)
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-        found = [Links(**row["links"]) for row in rows if row["links"]]
+        links = [Links(**row["links"]) for row in rows if row["links"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             f"{path}: holds no links ({type(error).__name__}: {error}); give the scaling.json of sparsesnn launch "
             "weak-scaling"
         ) from None
-    return found[-1] if found else None
+    return links[-1] if links else None
 
 
 def measured_links() -> tuple[Links, Path] | None:
-    """What the newest series in its default folder measured, and where it is."""
+    """The links of the newest series in its default folder, and the path of that series."""
     files = [path for kind in KINDS if (path := Path("runs") / kind / "scaling.json").is_file()]
     for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
         if (links := read_links(path)) is not None:
@@ -75,14 +75,14 @@ def measured_links() -> tuple[Links, Path] | None:
 
 
 def given_links(text: str) -> Links:
-    """What `--link` says: GB/s and µs, such as 12.5,2, or the scaling.json of a series."""
+    """Parses `--link`: GB/s and µs, such as 12.5,2, or the scaling.json of a series."""
     if text.endswith(".json"):
-        found = read_links(Path(text))
-        if found is None:
+        links = read_links(Path(text))
+        if links is None:
             raise ConfigError(
-                f"--link: {text} measured one rank alone, which has no links; give a series of several ranks"
+                f"--link: {text} is a series of one rank, which has no links; give a series of several ranks"
             )
-        return found
+        return links
     try:
         gigabytes, microseconds = (float(part) for part in text.split(","))
     except ValueError:

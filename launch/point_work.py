@@ -1,4 +1,4 @@
-"""The network of a point at its activity, and how much work it is: the same on CPUs and IPUs."""
+"""The network of a point at its activity, and its amount of work: the same on CPUs and IPUs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sparsesnn.layers import LI
 from sparsesnn.network import Network
 from sparsesnn.spikes import SpikeBatch
 
-#: samples of which the gains of all layers are found, the same on every rank and for every number of ranks
+#: samples for calibrating the gains of all layers, the same on every rank and for every number of ranks
 N_CALIBRATION = 16
 
 
 def draw_spikes(point: Point, first: int, last: int) -> SpikeBatch:
-    """Random input of samples `first` to `last` - 1, which does not depend on who draws it."""
+    """Random input of samples `first` to `last` - 1, the same on every rank."""
     parts = []
     for sample in range(first, last):
         generator = torch.Generator().manual_seed(point.seed + 1 + sample)
@@ -30,10 +30,10 @@ def draw_spikes(point: Point, first: int, last: int) -> SpikeBatch:
 
 @torch.no_grad()
 def calibrate(model: Any, network: Network, spikes: SpikeBatch, activity: float) -> None:
-    """Scales the weights of every spiking layer until it fires as often as wanted, where its lists let it.
+    """Scales the weights of every spiking layer to the wanted activity, as far as its lists have room.
 
-    By bisection on the logarithm of one gain a layer, from the first layer to the last; each trial runs that layer alone.
-    All ranks do the same, and the gains do not depend on their number: layers have the same bits on any of them.
+    By bisection on the logarithm of one gain per layer, from the first layer to the last; each trial runs that layer alone.
+    All ranks do the same, and the gains do not depend on their number: layers have the same bits on every rank.
     """
     outputs: dict[str, Any] = {"input": spikes}
     for name, layer in model.layers.items():
@@ -62,7 +62,7 @@ def calibrate(model: Any, network: Network, spikes: SpikeBatch, activity: float)
 
 
 def average(replicas: Communicator, rates: dict[str, float], n: int) -> dict[str, float]:
-    """Rates over the samples of all replicas, of which this one has `n`."""
+    """Rates over the samples of all replicas; this one has `n`."""
     parts = replicas.all_gather(np.array([n, *rates.values()], np.float64))
     total = sum(part[0] for part in parts)
     return {name: float(sum(part[0] * part[1 + k] for part in parts) / total) for k, name in enumerate(rates)}
@@ -78,8 +78,8 @@ def n_places(lists: SpikeBatch) -> int:
 
 
 def events_of(network: Network, activity: dict[str, float], listed: dict[str, float]) -> float:
-    """Synaptic events of a sample and step of training: an addition of a spike to a neuron forward, of a neuron's gradient
-    to a weight backward, and to the gradient of a listed sender."""
+    """Synaptic events per sample and step of training: a spike added to a neuron forward, a neuron's gradient added to a
+    weight backward, and to the gradient of a listed sender."""
     size = {name: p.n for name, p in network.populations.items()}
     pairs = [(c.pre, c.post) for c in network.connections]
     return sum((2 * activity[pre] + listed.get(pre, 0.0)) * size[pre] * size[post] for pre, post in pairs)

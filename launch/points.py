@@ -1,4 +1,4 @@
-"""The points of a scaling series: what is asked for, checked, and what each point is."""
+"""The points of a scaling series, and its settings with their checks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 KINDS = ("weak-scaling", "strong-scaling", "batch-size")
 GROWTHS = ("layers", "width", "batch")
 BACKENDS = ("cpu", "ipu", "ipu-model")
-#: whose IPUs are taken if nothing else is asked for
+#: default target for IPUs
 MACHINE = "ipu-mk2"
-#: how a row came about
+#: origins of a row
 MEASURED, EMULATED, DRY_RUN = "measured", "emulated", "dry run"
-#: synaptic events that take as long as an update of a neuron, forward and backward (AMD EPYC with AVX-512): a part of the work of a row
+#: synaptic events that cost as much as an update of a neuron, forward and backward (AMD EPYC with AVX-512); for the work of a row
 EVENTS_OF_AN_UPDATE = 20.0
 Row = dict[str, Any]
 
@@ -36,11 +36,11 @@ class Point:
         n_layers, width: hidden LIF layers and neurons in each; recurrent: each feeds itself.
         batch, n_steps: B over all replicas, and T.
         n_classes: readout neurons.
-        activity, max_activity: spikes per neuron and step of the random input, to which the weights of every layer are
-            scaled too, and what lists have room for.
+        activity, max_activity: spikes per neuron and step of the random input and, by scaled weights, of every layer; and
+            the most that fit into lists.
         repeats, warm_up: timed steps, and untimed ones before.
         seed: of input and labels.
-        how: `MEASURED`, `EMULATED`: cycles counted on emulated IPUs, or `DRY_RUN`: one rank plays all alone.
+        how: `MEASURED`, `EMULATED`: cycles counted on emulated IPUs, or `DRY_RUN`: one rank simulates the others.
     """
 
     replicas: int
@@ -65,20 +65,20 @@ class Point:
 
 @dataclass(frozen=True)
 class Settings:
-    """A series of measurements; see `Point` for what has the same name.
+    """A series of measurements; see `Point` for attributes with the same names.
 
     Args:
         kind: one of `KINDS`.
-        ranks: how many; of batch-size the first is taken.
-        grow: of weak-scaling, one of `GROWTHS`.
-        split: who shares the work: "neurons" (shards) or "samples" (replicas).
-        batches: of batch-size.
+        ranks: numbers of ranks; batch-size uses the first.
+        grow: for weak-scaling, one of `GROWTHS`.
+        split: ranks share "neurons" (shards) or "samples" (replicas).
+        batches: for batch-size.
         threads: of a rank.
-        dry_run_ranks: how many ranks the points have that a dry run plays.
-        link: of these points, as `--link` says it; empty: the links that were measured last.
-        backend: "cpu", "ipu" or "ipu-model"; of the last two a rank is an IPU.
-        target: one of these IPUs.
-        instances: of PopRun, which start the points on IPUs; 0: one process without PopRun.
+        dry_run_ranks: numbers of ranks for points by dry run.
+        link: for dry runs, in the form of `--link`; empty: the links measured last.
+        backend: "cpu", "ipu" or "ipu-model"; on the last two a rank is an IPU.
+        target: a single IPU.
+        instances: of PopRun, which run the points on IPUs; 0: one process without PopRun.
     """
 
     kind: str = "weak-scaling"
@@ -115,14 +115,14 @@ class Settings:
                 raise ConfigError(f"--{name.removeprefix('n_')}: is {getattr(self, name)}; give at least 1")
         if not self.ranks or list(self.ranks) != sorted(set(self.ranks)) or self.ranks[0] < 1:
             raise ConfigError(
-                f"--ranks: are {list(self.ranks)}; give different numbers in ascending order, such as 1,2,4"
+                f"--ranks: is {list(self.ranks)}; give different numbers in ascending order, such as 1,2,4"
             )
         self._check_dry_runs()
         if self.on_ranks:
             for name, default in (("instances", 0), ("target", MACHINE)):
                 if (value := getattr(self, name)) != default:
                     raise ConfigError(
-                        f"--{name}: is {value!r} with --backend cpu; only ipu and ipu-model read it; leave it out, or change "
+                        f"--{name}: is {value!r} with --backend cpu; it applies only to ipu and ipu-model; leave it out, or change "
                         "the backend"
                     )
         else:
@@ -134,7 +134,7 @@ class Settings:
         deepest = max(point.n_layers for point in points(self))
         if self.n_steps < deepest + 1:
             raise ConfigError(
-                f"--steps: are {self.n_steps} for {count(deepest, 'layer')}: spikes would not reach the last; give at least {deepest + 1}"
+                f"--steps: is {self.n_steps} for {count(deepest, 'layer')}: spikes would not reach the last layer; give at least {deepest + 1}"
             )
 
     @property
@@ -156,13 +156,13 @@ class Settings:
         for n in self.ranks:
             if near := powers_of_two_near(n):
                 raise ConfigError(
-                    f"--ranks: are {list(self.ranks)} with --backend {self.backend}, which are IPUs, and IPUs come in powers of two; "
+                    f"--ranks: is {list(self.ranks)} with --backend {self.backend}; ranks are IPUs, and IPUs come in powers of two; "
                     f"for {n} give {near}"
                 )
         if self.dry_run_ranks:
             raise ConfigError(
-                f"--dry-run-ranks: are {list(self.dry_run_ranks)} with --backend {self.backend}; only cpu plays ranks; leave "
-                "them out"
+                f"--dry-run-ranks: is {list(self.dry_run_ranks)} with --backend {self.backend}; only cpu supports dry runs; leave "
+                "it out"
             )
         if self.instances > 1 and self.how == EMULATED:
             raise ConfigError(
@@ -177,22 +177,24 @@ class Settings:
             )
 
     def _check_dry_runs(self) -> None:
-        found = list(self.dry_run_ranks)
-        if found != sorted(set(found)) or (found and found[0] < 2):
+        numbers = list(self.dry_run_ranks)
+        if numbers != sorted(set(numbers)) or (numbers and numbers[0] < 2):
             raise ConfigError(
-                f"--dry-run-ranks: are {found}; give different numbers from 2 up in ascending order, such as 64,1024"
+                f"--dry-run-ranks: is {numbers}; give different numbers from 2 up in ascending order, such as 64,1024"
             )
-        if found and not self.link and self.ranks[-1] < 2:
+        if numbers and not self.link and self.ranks[-1] < 2:
             raise ConfigError(
-                f"--dry-run-ranks: {found} need the links between ranks, which --ranks {self.ranks[-1]} does not measure; add "
+                f"--dry-run-ranks: {numbers} needs the links between ranks, which --ranks {self.ranks[-1]} does not measure; add "
                 "--ranks 1,2 or --link GB/s,us"
             )
-        if self.link and not found:
-            raise ConfigError(f"--link: is {self.link!r}, but only --dry-run-ranks reads it; add them, or leave it out")
+        if self.link and not numbers:
+            raise ConfigError(
+                f"--link: is {self.link!r}, but it applies only with --dry-run-ranks; add that, or leave it out"
+            )
 
 
 def points(settings: Settings) -> Iterator[Point]:
-    """The points of a series, in order: those that are measured, then the dry runs."""
+    """The points of a series, in order: measured ones, then dry runs."""
     samples = settings.split == "samples" or (settings.kind == "weak-scaling" and settings.grow == "batch")
     shared = {f.name: getattr(settings, f.name) for f in fields(Settings) if f.name in POINT_FIELDS}
     measured = [(n, settings.how) for n in (settings.ranks if settings.kind != "batch-size" else settings.ranks[:1])]
@@ -237,12 +239,12 @@ def target_of(backend: str, target: str, shards: int = 1) -> Target:
     one = check_backend(backend, target)
     if one.devices != 1:
         raise ConfigError(
-            f"--target: is {target!r}, of {one.devices} IPUs; give one IPU, such as ipu-mk2 or ipu-mk2:1x64: --ranks says how many"
+            f"--target: is {target!r}, of {one.devices} IPUs; give one IPU, such as ipu-mk2 or ipu-mk2:1x64: --ranks sets their number"
         )
     return replace(one, name=f"{one.name.partition(':')[0]}:{shards}x{one.tiles}", devices=shards)
 
 
 def work_per_s(row: Row) -> float:
-    """Synaptic events a second (`point_work.events_of`), and updates of neurons as the events that take as long."""
+    """Synaptic events per second (`point_work.events_of`), plus updates of neurons in events of equal cost."""
     updates_per_s = row["n_neurons"] * row["n_steps"] * row["samples_per_s"]
     return float(row["events_per_s"] + EVENTS_OF_AN_UPDATE * updates_per_s)

@@ -1,15 +1,15 @@
-"""Weak and strong scaling over ranks, and over the batch: what is measured, in which order, and what is made of it.
+"""Weak and strong scaling over ranks, and over the batch: the measurements, their order and their evaluation.
 
-    weak-scaling    ranks and network grown together, so that each rank has as much to do: "layers" (deeper), "width" (wider
-                    by √R: as many weights a rank), or "batch" (data parallel: replicas)
+    weak-scaling    ranks and network grow together, so that the work per rank is constant: "layers" (deeper), "width" (wider
+                    by √R: constant weights per rank), or "batch" (data parallel: replicas)
     strong-scaling  the same network and batch on more ranks
     batch-size      the same network and ranks on larger batches
 
-Numbers of ranks that are not at hand are points too: a dry run plays one of them here (`host/comm/dry_run.py`).
+Points may have more ranks than are available: a dry run simulates one of them here (`host/comm/dry_run.py`).
 
-Each point is a run of its own, started like any command by `sparsesnn launch`, so that a cluster's launcher, hosts and
-binding are those of its trainings. Every row holds the activity of every layer: a layer that no spike reaches costs nothing,
-and would be scaled for free; T ≥ depth + 1 is asked for.
+Each point is a separate run, started like any command by `sparsesnn launch`, so that a cluster's launcher, hosts and
+binding are those of its trainings. Every row holds the activity of every layer: a layer without spikes costs nothing, and
+would scale for free; so T ≥ depth + 1 is required.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ def run_point(
     apart: Point | None = None,
     ipus: Mapping[str, Any] | None = None,
 ) -> Row:
-    """Starts the ranks of one point by `sparsesnn launch`, of a dry run the one that it plays, and returns their row.
+    """Starts the ranks of one point (or the single rank of a dry run) by `sparsesnn launch`, and returns their row.
 
     Args:
         launch: more of its options, such as ["--hosts", "a,b"].
         links: between the ranks of a dry run.
-        apart: a network that each rank then trains for itself; the row has its apart_step_ms.
+        apart: a network that each rank then trains separately; the row has its apart_step_ms.
         ipus: backend, target and instances, see `Settings`, if the ranks are IPUs.
 
-    Errors: `SparseSnnError` if a rank fails; what it said is on standard error.
+    Errors: `SparseSnnError` if a rank fails; its message is on standard error.
     """
-    if ipus is not None and not ipus["instances"]:  # one process, which needs no launcher
+    if ipus is not None and not ipus["instances"]:  # one process needs no launcher
         from sparsesnn.launch import scaling_ipu
 
         return scaling_ipu.measure_here(point, threads, ipus["backend"], ipus["target"])
-    with tempfile.TemporaryDirectory(dir=".", prefix=".scaling-") as folder:  # where the ranks of all hosts see it
+    with tempfile.TemporaryDirectory(dir=".", prefix=".scaling-") as folder:  # visible to the ranks of all hosts
         spec, out = Path(folder) / "point.json", Path(folder) / "row.json"
         spec.write_text(
             json.dumps(
@@ -78,14 +78,14 @@ def run_point(
         done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL)
         if done.returncode or not out.exists():
             raise SparseSnnError(
-                f"{'dry run of ' * (point.how == DRY_RUN)}{count(point.ranks, 'rank')} ended with code {done.returncode}; what was said is above. The command: {shlex.join(command)}"
+                f"{'dry run of ' * (point.how == DRY_RUN)}{count(point.ranks, 'rank')} ended with code {done.returncode}; see its output above. The command: {shlex.join(command)}"
             )
         row: Row = json.loads(out.read_text(encoding="utf-8"))
     return row
 
 
 def run_dry(point: Point, settings: Settings, rows: Sequence[Row], launch: Sequence[str] = ()) -> Row:
-    """The row of a point that a dry run plays: its layers are as active as those of the last row that was measured, on average."""
+    """The row of a dry run's point: its layers have the mean activity of the last measured row."""
     last = [row for row in rows if row["how"] == MEASURED][-1]
     hidden = [rate for name, rate in last["layer_activity"].items() if name != "input"]
     activity = min(point.max_activity, sum(hidden) / len(hidden))
@@ -95,15 +95,15 @@ def run_dry(point: Point, settings: Settings, rows: Sequence[Row], launch: Seque
 
 
 def finish(settings: Settings, rows: Sequence[Row]) -> None:
-    """Adds efficiencies, relative to the first row of the same round, to rows that were measured.
+    """Adds efficiencies, relative to the first row of the same round, to measured rows.
 
-    efficiency: work a second and rank, over that of the first row. Where every rank has as much to do it is t₁/t_R; of a
-        fixed network t₁·R₁/(t_R·R). Work is counted (`work_per_s`), because ranks cannot have exactly as much: the first
-        layer passes no gradient on, so twice the layers are more than twice the work, and a network wider by √R has as
-        many weights a rank, but fewer neurons.
-    apart_efficiency: of weak scaling, what this machine leaves to as many ranks that exchange nothing, each with a network of its own:
+    efficiency: work per second and rank, over that of the first row. With constant work per rank it is t₁/t_R; for a
+        fixed network t₁·R₁/(t_R·R). Work is counted (`work_per_s`), because it cannot be exactly constant: the first
+        layer passes no gradient on, so twice the layers are more than twice the work, and a network wider by √R has
+        the same number of weights per rank, but fewer neurons.
+    apart_efficiency: for weak scaling, the efficiency of the same number of ranks without exchange, each with its own network:
         the time of one rank alone over that of all at once. Cores share caches, memory and power.
-    predicted_efficiency: of IPUs, by the plan.
+    predicted_efficiency: for IPUs, by the plan.
     """
     for k in dict.fromkeys(row["round"] for row in rows):
         of_round = [row for row in rows if row["round"] == k]
@@ -124,22 +124,22 @@ def _finish_round(rows: Sequence[Row]) -> None:
 
 
 def medians(rows: Sequence[Row]) -> list[Row]:
-    """A row for each point: of every number the median of all rounds, the rest as in the first; and how many rounds there are."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    """A row for each point: the median of every number over all rounds, the rest as in the first; and the number of rounds."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(tuple(row[k] for k in sorted(POINT_FIELDS)), []).append(row)
+        groups.setdefault(tuple(row[k] for k in sorted(POINT_FIELDS)), []).append(row)
     return [
         {
             k: median(row[k] for row in same) if type(x) is float and k not in POINT_FIELDS else x
             for k, x in same[0].items()
         }
         | {"rounds": len(same)}
-        for same in found.values()
+        for same in groups.values()
     ]
 
 
 def _apart_ms(row: Row) -> float | None:
-    """The step of one rank's network while all ranks run theirs; None: not measured."""
+    """The time of a step of one rank's network while all ranks run theirs; None: not measured."""
     return row["step_ms"] if row["ranks"] == 1 else row.get("apart_step_ms")
 
 
@@ -150,13 +150,13 @@ def ipu_rows(ipus: Sequence[int], target: str = "ipu-mk2") -> list[Row]:
     rows = [asdict(row) for row in weak_scaling(ipus, target, batches=(48,))]
     for row in rows:
         one = next(other for other in rows if other["series"] == row["series"])
-        # work grows with IPUs at a fixed batch, so samples/s stay, ideally, what they were
+        # work grows with IPUs at a fixed batch, so ideally samples/s stay constant
         row["efficiency"] = row["samples_per_s"] / one["samples_per_s"]
     return rows
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """For people."""
+    """The rows as a text table."""
     if "cycles" in rows[0]:
         from sparsesnn.launch import scaling_ipu
 
@@ -182,13 +182,13 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     if dry_runs:
         row = dry_runs[-1]
         lines.append(
-            f"dry run: not measured; one rank alone computes, {row['bandwidth_gb_per_s']:.3g} GB/s and {row['latency_us']:.3g} µs a message are "
+            f"dry run: not measured; one rank alone computes, {row['bandwidth_gb_per_s']:.3g} GB/s and {row['latency_us']:.3g} µs per message are "
             f"modeled, and the others' messages are made up, as active as the layers of {count(row['played_activity_of_ranks'], 'rank')}: "
             f"{100 * row['played_activity']:.2f} %; waiting for slower ranks is left out"
         )
     if any(row["apart_efficiency"] is not None and row["ranks"] > 1 for row in rows):
         lines.append(
-            "apart: efficiency of as many ranks that exchange nothing, each on a network of its own: what this machine leaves"
+            "apart: efficiency of the same ranks without exchange, each on its own network: the limit of this machine"
         )
     if (rounds := max(row.get("rounds", 1) for row in rows)) > 1:
         lines.append(f"medians of {rounds} rounds")
@@ -196,7 +196,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     if last["links"]:
         gigabytes, microseconds = last["bandwidth_gb_per_s"], last["latency_us"]
         lines.append(
-            f"links: {gigabytes:.3g} GB/s, {microseconds:.3g} µs a message; for other networks: sparsesnn train … "
+            f"links: {gigabytes:.3g} GB/s, {microseconds:.3g} µs per message; for other networks: sparsesnn train … "
             f"--comm dry-run:{last['ranks']} --link {gigabytes:.3g},{microseconds:.3g}"
         )
     return "\n".join(lines)
@@ -207,7 +207,7 @@ def _ratio(x: float | None) -> str:
 
 
 def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Efficiency and activity against what was varied, of dry runs with hollow markers; next to them the prediction for IPUs."""
+    """Efficiency and activity over the varied quantity, with hollow markers for dry runs; next to them the prediction for IPUs."""
     from sparsesnn import figures
 
     key = "batch" if settings.kind == "batch-size" else "ranks"
@@ -218,7 +218,7 @@ def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[M
         panels[0].plot(x, [row["predicted_efficiency"] for row in rows], "s--", color=figures.GRAY, label="predicted")
     apart = [(row[key], row["apart_efficiency"]) for row in rows if row["apart_efficiency"] is not None]
     if len(apart) > 1:
-        panels[0].plot(*zip(*apart, strict=True), "v:", color=figures.GREEN, label="ranks that exchange nothing")
+        panels[0].plot(*zip(*apart, strict=True), "v:", color=figures.GREEN, label="ranks without exchange")
     for how in dict.fromkeys(row["how"] for row in rows):
         of = [row for row in rows if row["how"] == how]
         at, hollow = [row[key] for row in of], {"markerfacecolor": "none"} if how == DRY_RUN else {}
@@ -241,7 +241,7 @@ def plot(settings: Settings, rows: Sequence[Mapping[str, Any]], ipus: Sequence[M
             label=f"{key} {row[key]}" + ", dry run" * (row["how"] == DRY_RUN),
         )
     highest = max(100 * a for row in rows for name, a in row["layer_activity"].items() if name != "input")
-    panels[1].set_ylim(0, 1.3 * highest)  # room for the legend above lines that should be level
+    panels[1].set_ylim(0, 1.3 * highest)  # space for the legend above nearly level lines
     panels[1].get_xaxis().get_major_locator().set_params(integer=True)
     panels[1].set_xlabel("hidden layer")
     panels[1].set_title("activity of every layer, %", fontsize=10)

@@ -1,8 +1,8 @@
-"""Scaling over IPUs: measurements of one process, or counts of the emulated machine; efficiencies and the table.
+"""Scaling over IPUs: measurements in one process, or counts of the emulated machine; efficiencies and the table.
 
 Every connection has a delay of one step, which connections between IPUs need, so that all points have the same network.
-A point of R ranks is one of R IPUs: shards are the IPUs of one replica, replicas are copies of the program. One process
-drives them all, or under PopRun each instance its own replicas. There is no step apart, as no two IPUs share anything.
+A point of R ranks uses R IPUs: shards are the IPUs of one replica, replicas are copies of the program. One process
+drives them all, or under PopRun each instance its own replicas. No step is measured apart, because IPUs share nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def measure_here(point: Point, threads: int, backend: str, target: str) -> Row:
-    """The row of a point, from this process alone."""
+    """The row of a point, measured by this process alone."""
     set_threads(backend, threads)
     return measure(point, Local(), backend, target)
 
@@ -35,7 +35,7 @@ def measure(point: Point, world: Communicator, backend: str, target: str) -> Row
     """The row of a point; the same on all ranks of `world`, which are the instances of PopRun."""
     machine = target_of(backend, target, point.shards)
     instance = find_instance(backend, machine, point.replicas)
-    network = network_of(point).with_delay(1)  # which connections between IPUs need
+    network = network_of(point).with_delay(1)  # required between IPUs
     model = Model(network)
     calibrate(model, network, draw_spikes(point, 0, min(N_CALIBRATION, point.batch)), point.activity)
     own = instance.samples(point.batch)
@@ -75,7 +75,7 @@ def measure(point: Point, world: Communicator, backend: str, target: str) -> Row
 
 
 def finish(rows: Sequence[Row]) -> None:
-    """Adds efficiencies, relative to the first row: work a second and IPU, as measured or counted, and as predicted."""
+    """Adds efficiencies, relative to the first row: work per second and IPU, as measured or counted, and as predicted."""
     first = rows[0]
 
     def per_ipu(row: Row, step_ms: str) -> float:
@@ -88,7 +88,7 @@ def finish(rows: Sequence[Row]) -> None:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """For people."""
+    """The rows as a text table."""
     lines = [
         f"{'IPUs':>5} {'copies':>6} {'layers':>6} {'width':>6} {'batch':>6} {'ms':>10} {'pred.':>10} {'cycles':>12} {'pred.':>12} "
         f"{'samples/s':>10} {'eff.':>6} {'pred.':>6} {'moving':>6} {'kB/step':>9} {'dropped':>8}  activity of every layer, %"
@@ -107,7 +107,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     lines += [
         "",
         f"ms: {rows[0]['how_timed']}; pred.: of the plan, for an activity of {wanted} % in every layer",
-        "moving: share of the cycles in which data move or tiles wait for a barrier",
+        "moving: share of the cycles in which data moves or tiles wait for a barrier",
     ]
     if rows[0]["cycles"] is not None:
         lines.append("counted on the emulated machine, never measured on an IPU")

@@ -1,4 +1,4 @@
-"""What every rank of a scaling measurement runs: `python -m sparsesnn.launch.scaling_worker POINT.json OUT.json`."""
+"""Program of every rank in a scaling measurement: `python -m sparsesnn.launch.scaling_worker POINT.json OUT.json`."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ def main(arguments: list[str]) -> int:
 def measure(point: Point, world: Communicator) -> dict[str, Any]:
     """Times training steps of `point` on the ranks of `world`; the row is the same on all of them.
 
-    In a dry run time is that of the rank's clock, and all ranks are as fast; phases of the engine are left out, for they hold what the
-    other ranks' messages take to be made up.
+    In a dry run, times come from the rank's clock, and all ranks are equally fast; phases of the engine are left out, because they
+    include the time to make up the other ranks' messages.
     """
     dry = isinstance(world, DryRun)
     links = world.clock.links if isinstance(world, DryRun) else measure_links(world)
     network = network_of(point)
     grid = make_grid(world, point.replicas, point.shards)
     first, last = samples_of(grid.replicas.rank, point.replicas, point.batch)
-    # On one rank the engine as users run it, without any of this: the base of all efficiencies.
+    # On one rank the engine runs as for users, without communication: the base of all efficiencies.
     training = Training(point, grid if world.size > 1 else None, first, last)
     step = training.step
     output, _ = step()
@@ -96,7 +96,7 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
         took = end - start
         parts.append({**_core.phase_seconds(reset=True), **update})
         seconds.append(took)
-        # of a dry run those of all ranks: each gives its part to all the others, or as much as this one
+        # in a dry run, counts all ranks: each sends its part to all the others, or as much as this one
         sent.append(traffic.bytes_sent + (dry * (world.size - 1)) * traffic.bytes_received)
         messages.append(traffic.n_messages)
         waited.append(waited_after - waited_before)
@@ -107,7 +107,7 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
     ranks = world.all_gather(np.array(medians))
     phases_ms = {name: 1e3 * float(max(rank[5 + k] for rank in ranks)) for k, name in enumerate(phases)}
     step_s = float(max(rank[0] for rank in ranks))
-    exchange_s = float(min(rank[4] for rank in ranks))  # of the rank that all others wait for
+    exchange_s = float(min(rank[4] for rank in ranks))  # the rank that all others wait for
     sizes = {name: p.n for name, p in network.populations.items()}
     return {
         "samples_per_s": point.batch / step_s,
@@ -135,7 +135,7 @@ def measure(point: Point, world: Communicator) -> dict[str, Any]:
 
 
 class Training:
-    """Training steps of a point's network on samples `first` to `last` - 1, with an update that changes nothing.
+    """Training steps of a point's network on samples `first` to `last` - 1, with updates that change nothing.
 
     Attributes:
         spikes: the input of these samples.
@@ -149,11 +149,11 @@ class Training:
         self.spikes = draw_spikes(point, first, last)
         labels = torch.randint(0, point.n_classes, (point.batch,), generator=torch.Generator().manual_seed(point.seed))
         self.loss = CrossEntropy(labels[first:last], "mean", point.n_classes, n_samples=point.batch)
-        # A learning rate of 0: the update costs what it costs, and the activity stays what it was.
+        # A learning rate of 0: updates have their usual cost, and the activity does not change.
         self.optimizer = Adam(self.model.parameters(), lr=0.0)
 
     def step(self) -> tuple[Any, dict[str, float]]:
-        """Its output, and the seconds that the norm of the gradients and the update took."""
+        """The output, and the seconds taken by the gradients' norm and the update."""
         self.optimizer.zero_grad(set_to_none=True)
         _, output = self.model.learn(self.spikes, self.loss, first_sample=self.first_sample)
         self.model.finish_backward()
@@ -165,7 +165,7 @@ class Training:
 
 
 def time_apart(point: Point, world: Communicator) -> float:
-    """Seconds of a step of a network that each rank has for itself, while all ranks run theirs; of the slowest rank."""
+    """Seconds per step of separate networks on all ranks at once, of the slowest rank."""
     step = Training(point, None, 0, point.batch).step
     for _ in range(point.warm_up):
         step()
@@ -179,7 +179,7 @@ def time_apart(point: Point, world: Communicator) -> float:
 
 
 def read_clock(world: Communicator) -> tuple[float, float]:
-    """Seconds so far, and those of them that this rank spent in communication."""
+    """Seconds so far, and those spent in communication by this rank."""
     if isinstance(world, DryRun):
         world.clock.advance()
         return world.clock.now, world.clock.waited
@@ -199,7 +199,7 @@ def busiest_rank(point: Point) -> int:
 
 
 def samples_of(replica: int, n_replicas: int, n_samples: int) -> tuple[int, int]:
-    """First and last sample of a replica: whole groups of samples, in which gradients are summed."""
+    """Range of a replica's samples: whole groups, in which gradients are summed."""
     group = _core.group_samples
     n_groups = -(-n_samples // group)
     first, last = (-(-r * n_groups // n_replicas) * group for r in (replica, replica + 1))

@@ -1,7 +1,7 @@
-"""What every rank of somebody else's script runs: `python -m sparsesnn.launch.script FILE …`, or `-m MODULE …`.
+"""Runs a user's script on a rank: `python -m sparsesnn.launch.script FILE …`, or `-m MODULE …`.
 
-As mpi4py's own runner, which it uses: an exception on one rank ends all, which would otherwise wait for its messages in MPI's
-finalization. In addition, the moment the script imports mpi4py.MPI, MPI's count of ranks is compared with the launcher's.
+Uses mpi4py's runner: an exception on one rank ends all, which would otherwise wait for its messages in MPI's finalization.
+In addition, when the script imports mpi4py.MPI, MPI's number of ranks is compared with the launcher's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparsesnn.host.comm.mpi import check_count
 
 
 class CheckedImport(MetaPathFinder):
-    """Finds mpi4py.MPI where all others would, and checks it once it is loaded."""
+    """Finds mpi4py.MPI as usual, and checks it once it is loaded."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != "mpi4py.MPI":

@@ -1,4 +1,4 @@
-"""What srun of this cluster offers for MPI, and which of it the library that mpi4py loads needs."""
+"""Chooses the MPI plugin of this cluster's srun that fits the library loaded by mpi4py."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from sparsesnn.host.comm.mpi import plugin_for
 
 TIMEOUT_S = 20
-#: defaults of a cluster that are replaced where they do not fit; any other one is the cluster's own, for its own MPI
+#: cluster defaults that are replaced if they do not fit; any other default is specific to the cluster's MPI
 COMMON = ("none", "pmi2", "pmix")
 
 
 def choose_plugin(srun: str, environ: Mapping[str, str]) -> str | None:
-    """The `--mpi` that ranks need to find one another; None where the cluster's default is right, or nothing better is known.
+    """The `--mpi` that ranks need to find one another; None if the cluster's default is right, or nothing better is known.
 
     Args:
         srun: the program.
-        environ: of the ranks: it may say which MPI mpi4py loads, and `SLURM_MPI_TYPE` is an answer already.
+        environ: of the ranks: it may select mpi4py's MPI, and `SLURM_MPI_TYPE` takes precedence.
     """
     if "SLURM_MPI_TYPE" in environ:
         return None
@@ -31,7 +31,7 @@ def choose_plugin(srun: str, environ: Mapping[str, str]) -> str | None:
 
 
 def fitting_plugin(library: str, listed: Sequence[str], default: str) -> str | None:
-    """As `choose_plugin`, from what `MPI_Get_library_version` says, the plugins of srun, and the cluster's default."""
+    """As `choose_plugin`, from `MPI_Get_library_version`, srun's plugins, and the cluster's default."""
     wanted = plugin_for(library)
     common = default.partition("_v")[0]  # pmix_v4 is a pmix
     if wanted is None or wanted not in listed or common == wanted or common not in COMMON:
@@ -40,7 +40,7 @@ def fitting_plugin(library: str, listed: Sequence[str], default: str) -> str | N
 
 
 def _ask(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    """What a command says; nothing where it fails."""
+    """The output of a command; empty if it fails."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=dict(environ), stdin=subprocess.DEVNULL

@@ -1,11 +1,11 @@
-"""Batch scripts for clusters: text to save, read and submit.
+"""Batch scripts for clusters: text to save, review and submit.
 
 | template | for |
 |---|---|
 | `slurm` | any cluster with Slurm and an MPI that srun starts |
-| `jsc` | Jülich's machines (JURECA, JUWELS, JUSUF): account and partition are asked for, ParaStationMPI, whole nodes |
+| `jsc` | Jülich's machines (JURECA, JUWELS, JUSUF): account and partition are required, ParaStationMPI, whole nodes |
 | `alcf` | the Graphcore machine of ALCF's AI Testbed: Slurm gives IPUs (`--ipus`) and names the partition after the job |
-| `poprun` | a Graphcore machine of one's own, without a scheduler |
+| `poprun` | a Graphcore machine without a scheduler |
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from sparsesnn.launch.command import command_line
 from sparsesnn.launch.job import Job
 
 TEMPLATES = ("slurm", "jsc", "alcf", "poprun")
-#: seconds before the time limit in which `sparsesnn train` writes its checkpoint: it ends by itself after a signal. Slurm sends
-#: it up to 60 s earlier. Of a short limit it takes no more than this part.
+#: seconds before the time limit at which Slurm signals `sparsesnn train` to write its checkpoint and end. Slurm may signal
+#: up to 60 s earlier. With a short limit, at most this part of it.
 GRACE_S, GRACE_PART = 120, 1 / 5
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a scheduler wants to know beside the job.
+    """Settings for the scheduler, in addition to the job.
 
     Args:
         name: of the job.
         time: limit, as Slurm writes it: minutes, H:M:S or D-H.
-        account, partition: who pays, and which nodes; None: the cluster's default.
-        modules: loaded first.
+        account, partition: the budget and the kind of nodes; None: the cluster's default.
+        modules: to load first.
         sdk: the enable script of the Poplar SDK.
     """
 
@@ -68,7 +68,7 @@ class Batch:
 def batch_script(template: str, job: Job, batch: Batch) -> str:
     """The script that runs `job` under `template`.
 
-    Errors: `ConfigError` for an unknown template, and where one lacks what it needs.
+    Errors: `ConfigError` for an unknown template or missing settings.
     """
     if template not in TEMPLATES:
         raise ConfigError(f"--template: is {template!r}; allowed: {', '.join(TEMPLATES)}")
@@ -79,7 +79,7 @@ def batch_script(template: str, job: Job, batch: Batch) -> str:
 
 def _slurm(template: str, job: Job, batch: Batch) -> str:
     if job.ranks_per_host is None:
-        raise ConfigError(f"--template {template}: how many ranks on a node? give --ranks-per-host, such as 4")
+        raise ConfigError(f"--template {template}: needs the ranks per node; give --ranks-per-host, such as 4")
     if job.hosts:
         raise ConfigError(f"--template {template}: Slurm chooses the hosts; leave --hosts out")
     if template == "jsc" and (batch.account is None or batch.partition is None):
@@ -92,21 +92,19 @@ def _slurm(template: str, job: Job, batch: Batch) -> str:
         f"--cpus-per-task={job.threads}",
         f"--signal=TERM@{min(GRACE_S, int(batch.limit_s * GRACE_PART)) or GRACE_S}",  # to the ranks
         "--requeue",
-        "--open-mode=append",  # what was printed before is kept
+        "--open-mode=append",  # keep earlier output
     ]
     lines = []
     if batch.modules or template == "jsc":
         lines += ["module purge", "module load " + shlex.join(batch.modules or ("GCC", "ParaStationMPI"))]
-    # Since Slurm 22.05 srun does not take this over from sbatch.
+    # Since Slurm 22.05 srun does not inherit this from sbatch.
     lines += ["export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK}"]
     return _script(options, lines, _lines(command_line("srun", "srun", job)))
 
 
 def _graphcore(template: str, job: Job, batch: Batch) -> str:
     if job.poprun is None:
-        raise ConfigError(
-            f"--template {template}: how many replicas? give --num-replicas, and --ipus-per-replica if not 1"
-        )
+        raise ConfigError(f"--template {template}: needs --num-replicas, and --ipus-per-replica if not 1")
     options = []
     if template == "alcf":
         if job.poprun.partition is not None:
@@ -114,14 +112,14 @@ def _graphcore(template: str, job: Job, batch: Batch) -> str:
         options = [*_options(batch), f"--ipus={job.poprun.replicas * job.poprun.ipus_per_replica}"]
         job = replace(job, poprun=replace(job.poprun, partition=_PARTITION))
     elif batch.account or batch.partition:
-        raise ConfigError("--account, --partition: are a scheduler's, and template poprun has none; leave them out")
+        raise ConfigError("--account, --partition: are for a scheduler, and template poprun has none; leave them out")
     sdk = batch.sdk or ("/software/graphcore/poplar_sdk/3.3.0/enable" if template == "alcf" else None)
     lines = [] if sdk is None else [f"source {shlex.quote(sdk)}"]
     command = _lines(command_line("poprun", "poprun", job))
     return _script(options, lines, command.replace(_PARTITION, "slurm_${SLURM_JOBID}"))
 
 
-#: stands for what only the shell of the job knows; needs no quotes, so that the shell will replace it
+#: placeholder for a value known only to the job's shell; needs no quotes, so that the shell's variable can replace it
 _PARTITION = "SLURM-PARTITION-OF-THE-JOB"
 
 
@@ -137,5 +135,5 @@ def _script(options: Sequence[str], lines: Sequence[str], command: str) -> str:
 
 
 def _lines(command: Sequence[str]) -> str:
-    """The command for a shell, an option a line."""
+    """The command for a shell, one option per line."""
     return " \\\n  ".join(shlex.quote(word) for word in command)

@@ -3,9 +3,9 @@
     Local           one rank, nothing to exchange
     simulate(R, f)  R ranks as threads of one process: for tests, and for networks beyond the machine at hand
     mpi_world()     MPI through mpi4py; buffers only, nothing is pickled
-    DryRun(R)       one rank of R that is alone, in `dry_run.py`: what the others would send is made up
+    DryRun(R)       one rank of R that is alone, in `dry_run.py`: the other ranks' messages are made up
 
-`environment.py` tells which rank a process is, without MPI. A `Grid` arranges the ranks as replicas × shards. A `Lifeline` ends all ranks where one fails.
+`environment.py` finds the rank of a process, without MPI. A `Grid` arranges the ranks as replicas × shards. A `Lifeline` ends all ranks if one fails.
 """
 
 from sparsesnn.host.comm.base import Communicator, Request, Traffic

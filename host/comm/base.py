@@ -1,4 +1,4 @@
-"""What ranks can do with one another. Everything that travels is the memory of a NumPy array."""
+"""Communication between ranks. Every message is the memory of a NumPy array."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sparsesnn import _core
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
-#: bytes of a message from which on it lies in memory that the engine keeps, and the engine looks at it while it travels; MPIs send
+#: messages of at least this many bytes lie in memory that the engine keeps, and the engine polls them while they travel; MPIs send
 #: smaller ones in one go
 LARGE = 1 << 16
 
 
 def room(shape: tuple[int, ...], dtype: npt.DTypeLike, shared: bool = False) -> Array:
-    """An array, not initialized; a large one in memory that the engine keeps, as new pages take longer than what comes into them.
+    """An uninitialized array; a large one in memory that the engine keeps, because new pages take longer than filling them.
 
     Args:
-        shared: others on this host may read it (`shared_memory.py`).
+        shared: other processes on this host may read it (`shared_memory.py`).
     """
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     if n_bytes < LARGE and not shared:
@@ -38,11 +38,11 @@ def room(shape: tuple[int, ...], dtype: npt.DTypeLike, shared: bool = False) -> 
 
 @dataclass
 class Traffic:
-    """What a rank has exchanged so far, over all its communicators; not what it read of another's sums in their place.
+    """Traffic of a rank so far, over all its communicators; reads of shared memory do not count.
 
     Args:
         bytes_sent, bytes_received: to and from other ranks.
-        n_messages: sent, of collective operations one to each rank.
+        n_messages: sent; a collective operation counts one to each rank.
         seconds: spent in communication, most of it waiting.
     """
 
@@ -52,14 +52,14 @@ class Traffic:
     seconds: float = 0.0
 
     def since(self, before: Traffic) -> Traffic:
-        """What was exchanged after `before`, a copy made earlier."""
+        """The traffic after `before`, an earlier copy."""
         return Traffic(**{key: value - getattr(before, key) for key, value in asdict(self).items()})
 
     def copy(self) -> Traffic:
         return Traffic(**asdict(self))
 
     def timed(self) -> _Timer:
-        """Counts the seconds of a `with`."""
+        """Counts the seconds of a `with` block."""
         return _Timer(self)
 
     def count(self, *, sent: int = 0, received: int = 0, n_messages: int = 0) -> None:
@@ -68,13 +68,13 @@ class Traffic:
         self.n_messages += n_messages
 
     def add(self, sent: int, received: int, n_messages: int, seconds: float) -> None:
-        """What the engine exchanged by itself."""
+        """Adds the engine's own traffic."""
         self.count(sent=sent, received=received, n_messages=n_messages)
         self.seconds += seconds
 
 
 class _Timer:
-    """As of `contextmanager`, in a third of the time: recurrent layers exchange thousands of messages a training step."""
+    """Like `contextmanager` in a third of the time: recurrent layers exchange thousands of messages per training step."""
 
     __slots__ = ("start", "traffic")
 
@@ -89,10 +89,10 @@ class _Timer:
 
 
 class Request(Protocol):
-    """A message under way; its array must stay as it is until `wait` returns."""
+    """A message in transit; its array must not change until `wait` returns."""
 
     def wait(self) -> int:
-        """Waits for the end; returns bytes received (sent, of a sending)."""
+        """Waits for completion; returns the bytes received, or for a send, the bytes sent."""
 
 
 class Communicator(ABC):
@@ -102,9 +102,9 @@ class Communicator(ABC):
 
     Attributes:
         rank, size: r and R.
-        traffic: counters, shared with the groups that were split off.
-        ranks_on_host: how many of them share this host, and its cores.
-        launcher: what starts such ranks.
+        traffic: counters, shared with groups from `split`.
+        ranks_on_host: number of ranks that share this host and its cores.
+        launcher: the program that starts such ranks.
     """
 
     rank: int
@@ -115,7 +115,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def send(self, array: Array, to: int, tag: int = 0) -> Request:
-        """Starts to send; messages of one tag to one rank arrive in order."""
+        """Starts to send; messages with the same tag to the same rank arrive in order."""
 
     @abstractmethod
     def receive(self, array: Array, source: int, tag: int = 0) -> Request:
@@ -126,7 +126,7 @@ class Communicator(ABC):
         """Waits for the next message, whatever its size."""
 
     def take_any(self, tag: int = 0) -> tuple[int, Bytes]:
-        """Waits for the next message of any rank, whatever its size; returns whose it is, and the message."""
+        """Waits for the next message from any rank, whatever its size; returns the rank and the message."""
         raise NotImplementedError(f"take_any: {type(self).__name__} cannot wait for any rank; use MPI")
 
     @abstractmethod
@@ -135,25 +135,25 @@ class Communicator(ABC):
 
     @abstractmethod
     def split(self, colors: Sequence[int]) -> Communicator:
-        """The group of the ranks of this one's color, in their order; `colors` [R] are those of all ranks."""
+        """The group of the ranks with this rank's color, in order; `colors` [R] are those of all ranks."""
 
     def gather_parts(self, own: Array, what: str, made_up: Callable[[int], Array]) -> list[Array]:
-        """`all_gather` of parts whose lengths differ in a way that all ranks know. The result must not be written to: it may hold `own`
-        itself.
+        """`all_gather` of parts whose lengths differ in a way known to all ranks. The result is read-only: it may contain
+        `own` itself.
 
         Args:
-            what: the parts are.
-            made_up: of a rank, an array as it would give; for dry runs.
+            what: name of the parts.
+            made_up: returns an array like a given rank's; for dry runs.
         """
         return self.all_gather(own)
 
     def swap_parts(
         self, given: Sequence[Sequence[Array]], shapes: Sequence[Sequence[tuple[int, ...]]], tag: int
     ) -> list[list[Array]]:
-        """Gives `given[k][r]` to rank r; returns by k and r what the ranks gave to this one, of `shapes[k][r]`. As many k and one
-        dtype on all ranks; the result must not be written to. Empty parts do not travel.
+        """Sends `given[k][r]` to rank r; returns the arrays from all ranks by k and r, with `shapes[k][r]`. All ranks use
+        the same number of k and one dtype; the result is read-only. Empty parts are not sent.
         """
-        found: list[list[Array]] = []
+        received: list[list[Array]] = []
         under_way: list[tuple[Request, Array]] = []
         for parts, sizes in zip(given, shapes, strict=True):
             here = [part if r == self.rank else room(sizes[r], part.dtype) for r, part in enumerate(parts)]
@@ -161,21 +161,21 @@ class Communicator(ABC):
             for r, part in enumerate(map(np.ascontiguousarray, parts)):
                 if r != self.rank and part.size:
                     under_way.append((self.send(part, r, tag), part))
-            found.append(here)
+            received.append(here)
         for request, _ in under_way:
             request.wait()
-        return found
+        return received
 
-    def expect(self, tag: int, made_up: Callable[[int], Array]) -> None:  # noqa: B027  # of use to dry runs alone
-        """Says, for dry runs, what the next message with this tag of each other rank is like."""
+    def expect(self, tag: int, made_up: Callable[[int], Array]) -> None:  # noqa: B027  # used by dry runs only
+        """Describes, for dry runs, the next message with this tag from each other rank."""
 
     def by_the_engine(self) -> AbstractContextManager[None]:
-        """Around what the engine does by itself where it calls MPI, so that dry runs need not count Python's time for it."""
+        """Encloses work that a real rank's engine does by calling MPI itself, so that dry runs do not count Python's time for it."""
         return nullcontext()
 
     def engine_calls(self) -> tuple[list[int], int, int, int, bool] | None:
-        """What `_core.MpiExchange` sends messages of this group with, without Python: the addresses of MPI's functions, the handles of
-        the group and of MPI_BYTE, the tag of slot 0, and whether waiting yields the core; None where there is no MPI to call.
+        """What `_core.MpiExchange` needs to send this group's messages without Python: the addresses of MPI's functions, the handles of
+        the group and of MPI_BYTE, the tag of slot 0, and whether waiting yields the core; None if there is no MPI to call.
         """
         return None
 
@@ -187,7 +187,7 @@ class Communicator(ABC):
         """Sums [n] over all ranks, and over those before this one: in log2(R) rounds, each a message of n numbers.
 
         In round k ranks whose numbers differ in bit k alone exchange the sums of the aligned blocks of 2^k ranks that
-        they know. Where R is no power of two the first ranks go in pairs, of which one takes part.
+        they know. If R is not a power of two, the first ranks form pairs, and one rank of each takes part.
         """
         power = 1 << (self.size.bit_length() - 1)
         extra = self.size - power
@@ -213,11 +213,11 @@ class Communicator(ABC):
             self.send(np.concatenate([known, before + own]), self.rank + 1, SCAN).wait()
         return known, before
 
-    # ---- small things, on top ----------------------------------------------------------------------------------
+    # ---- convenience -------------------------------------------------------------------------------------------
 
     def all_texts(self, text: str) -> list[str]:
         """The texts of all ranks."""
-        names = "surrogatepass"  # of files may be other bytes than UTF-8
+        names = "surrogatepass"  # file names need not be UTF-8
         data = text.encode("utf-8", names)
         return [part.tobytes().decode("utf-8", names) for part in self.all_gather(np.frombuffer(data, np.uint8))]
 
@@ -228,6 +228,6 @@ class Communicator(ABC):
         return [int(n) for n in np.sum(self.all_gather(np.array(counts, np.int64)), axis=0)]
 
 
-#: tags of messages: that of `scan`; 0 and 1 are the halves of the samples of a recurrent layer; list gradients on
-#: their way to the owners of the neurons; sums on their way to the replica that adds up their rows, and totals on their way back
+#: tags of messages: `scan`; 0 and 1 are the halves of the samples of a recurrent layer; list gradients sent to the
+#: owners of the neurons; sums sent to the replica that adds up their rows, and totals sent back
 LIST_GRADIENTS, FORTH, BACK, SCAN = 3, 4, 5, 6

@@ -1,13 +1,13 @@
-"""One rank of R that is alone: what the others would send is made up, and how long messages would travel is modeled.
+"""One rank of R that is alone: the other ranks' messages are made up, and their travel times are modeled.
 
-The other ranks do what this one does at the same time. So numbers that all give are this rank's own, a mask of rows is the one that
-this rank sent last, what spikes other neurons fire says `made_up.py`, and sums of gradients are 0: the training means nothing, but
-messages have the sizes that they would have, and this rank computes and holds what it would.
+The other ranks are assumed to do the same as this one at the same time. So numbers gathered from all are this rank's own, a mask of
+rows is the one that this rank sent last, `made_up.py` makes the spikes of other neurons, and sums of gradients are 0: the training
+is meaningless, but messages have their true sizes, and this rank has its true computation and memory.
 
-The clock of a rank counts the time outside this class as it passes, but for what the engine of a real rank does without Python
-(`by_the_engine`), and waits for messages as the links let them through: one
-after the other, each `latency_s` and its bytes over `bytes_per_s`, from the moment on at which this rank sent its own one.
-Collective operations take latency 2·log2(R) times. Ranks are taken to be on hosts of their own.
+The rank's clock counts the time outside this class as it passes, except for work that a real rank's engine does without Python
+(`by_the_engine`), and models waiting for messages: one after the other, each takes `latency_s` plus its bytes over `bytes_per_s`,
+starting when this rank sent its own. Collective operations take the latency 2·log2(R) times. Each rank is assumed to be on its
+own host.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from sparsesnn.host.comm.base import BACK, FORTH, LIST_GRADIENTS, Array, Bytes, Communicator, Request, Traffic
 from sparsesnn.partition.target import Links
 
-#: what messages with a tag are
+#: names of messages by tag
 NAMES = {0: "loops", 1: "loops", LIST_GRADIENTS: "list gradients", FORTH: "weight gradients", BACK: "weight gradients"}
 
 
@@ -31,8 +31,8 @@ class Clock:
     """The time of the rank, over all its communicators.
 
     Attributes:
-        now: seconds so far, of which `waited` were spent waiting for messages.
-        traffic: by what was exchanged; `seconds` of waiting.
+        now: seconds so far, including `waited`, the seconds spent waiting for messages.
+        traffic: by name of the messages; its `seconds` are waiting time.
     """
 
     def __init__(self, links: Links) -> None:
@@ -42,7 +42,7 @@ class Clock:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """What passes inside is no time of the rank: it makes up what others would have sent."""
+        """Stops the clock, to make up other ranks' messages."""
         self.advance()
         self._depth += 1
         try:
@@ -59,11 +59,11 @@ class Clock:
         self._left = now
 
     def wait(self, what: str, sent: float, n_bytes: int, latencies: int = 1) -> None:
-        """Waits for messages that were sent when it was `sent`."""
+        """Waits for messages sent at time `sent`."""
         links = self.links
-        arrived = max(sent, self._link_is_free) + latencies * links.latency_s + n_bytes / links.bytes_per_s
-        self._link_is_free = arrived
-        waits = max(0.0, arrived - self.now)
+        arrival = max(sent, self._link_is_free) + latencies * links.latency_s + n_bytes / links.bytes_per_s
+        self._link_is_free = arrival
+        waits = max(0.0, arrival - self.now)
         self.now += waits
         self.waited += waits
         self.traffic[what].seconds += waits
@@ -163,7 +163,7 @@ class DryRun(Communicator):
         return parts
 
     def _arrives(self, source: int, tag: int, n_bytes: int, posted: float) -> None:
-        """A message, in turn for the one that this rank sent; where it sent none, for its wish to receive."""
+        """A message arrives, sent when this rank sent its own; if it sent none, when it started to receive."""
         sent = self._sent[source, tag]
         what = NAMES.get(tag, "other")
         self._count(what, received=n_bytes)

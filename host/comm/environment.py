@@ -1,4 +1,4 @@
-"""Which rank this process is, read from the environment that its launcher left; no MPI call.
+"""The rank of this process, from the environment set by its launcher; no MPI call.
 
 | launcher | variables |
 |---|---|
@@ -8,8 +8,8 @@
 | Slurm's srun | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_LOCALID`, `SLURM_STEP_TASKS_PER_NODE` |
 | torchrun | `TORCHELASTIC_RUN_ID`, `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE` |
 
-They are looked for in this order: PopRun runs over Open MPI, and an mpirun inside a Slurm job sees Slurm's variables too.
-`SLURM_NTASKS` alone proves nothing: a batch script has it, and is one process.
+They are tried in this order: PopRun runs over Open MPI, and an mpirun inside a Slurm job sees Slurm's variables too.
+`SLURM_NTASKS` alone proves nothing: a batch script has it but is a single process.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from sparsesnn.errors import ConfigError
 
 @dataclass(frozen=True)
 class Place:
-    """A process among those of its run.
+    """The place of a process in its run.
 
     Args:
-        launcher: "popdist", "openmpi", "pmi", "slurm", "torchrun", or "none" where no launcher started this process.
-        rank, size: of all processes.
-        local_rank, local_size: of those on this host; None where the launcher does not say.
+        launcher: "popdist", "openmpi", "pmi", "slurm", "torchrun", or "none" if no launcher started this process.
+        rank, size: among all processes.
+        local_rank, local_size: among those on this host; None if the launcher does not set them.
     """
 
     launcher: str = "none"
@@ -39,9 +39,9 @@ class Place:
 
 
 def find_place(environ: Mapping[str, str]) -> Place:
-    """The place that `environ` (usually `os.environ`) gives this process; one process of one where it gives none.
+    """The place of this process according to `environ` (usually `os.environ`); by default one process of one.
 
-    Errors: `ConfigError` where variables contradict one another, are missing beside others, or are no whole numbers.
+    Errors: `ConfigError` if variables contradict one another, are incomplete, or are not whole numbers.
     """
     if (replicas := find_replicas(environ)) is not None:
         return _popdist(environ, replicas)
@@ -50,7 +50,7 @@ def find_place(environ: Mapping[str, str]) -> Place:
     if "PMI_RANK" in environ:
         local = ("MPI_LOCALRANKID", "MPI_LOCALNRANKS") if "MPI_LOCALRANKID" in environ else _CRAY
         if "PMI_LOCAL_RANK" not in environ and local is _CRAY and "SLURM_STEP_NUM_TASKS" in environ:
-            return _slurm(environ)  # srun with its PMI plugin, which says nothing of hosts
+            return _slurm(environ)  # srun with its PMI plugin, which does not describe hosts
         return _place(environ, "pmi", "", ("PMI_RANK", "PMI_SIZE", *local))
     if "SLURM_STEP_NUM_TASKS" in environ:
         return _slurm(environ)
@@ -72,12 +72,12 @@ def _place(environ: Mapping[str, str], launcher: str, prefix: str, names: tuple[
 
 @dataclass(frozen=True)
 class Replicas:
-    """The replicas that PopRun gives this process, which PopRun calls an instance.
+    """The replicas that PopRun assigns to this process, which PopRun calls an instance.
 
     Args:
         total: replicas of all instances together.
-        own: replicas of this instance; every instance has as many.
-        first: number of the first of them, among all.
+        own: replicas of this instance; every instance has the same number.
+        first: number of this instance's first replica.
         ipus: IPUs of each replica.
     """
 
@@ -88,7 +88,7 @@ class Replicas:
 
     @property
     def instance(self) -> int:
-        """Which instance this is, from 0."""
+        """Number of this instance, from 0."""
         return self.first // self.own
 
     @property
@@ -97,7 +97,7 @@ class Replicas:
 
 
 def find_replicas(environ: Mapping[str, str]) -> Replicas | None:
-    """The replicas that `environ` (usually `os.environ`) gives this process; None if PopRun did not start it.
+    """The replicas of this process according to `environ` (usually `os.environ`); None if PopRun did not start it.
 
     Errors: `ConfigError` if variables contradict one another, are missing, or are not whole numbers.
     """
@@ -106,13 +106,13 @@ def find_replicas(environ: Mapping[str, str]) -> Replicas | None:
     total = _number(environ, "POPDIST_NUM_TOTAL_REPLICAS")
     own = _number(environ, "POPDIST_NUM_LOCAL_REPLICAS")
     first = _number(environ, "POPDIST_REPLICA_INDEX_OFFSET")
-    # PopDist takes one IPU a replica if PopRun does not set it.
+    # PopDist assumes one IPU per replica if PopRun does not set it.
     ipus = _number(environ, "POPDIST_NUM_IPUS_PER_REPLICA") if "POPDIST_NUM_IPUS_PER_REPLICA" in environ else 1
     uniform = environ.get("POPDIST_UNIFORM_REPLICAS_PER_INSTANCE", "1") != "0"
     if own < 1 or total % own or first % own or not uniform:
         raise ConfigError(
-            f"POPDIST_*: {total} replicas, {own} in this process, the first of them is {first}; every process must "
-            "hold as many: give poprun a --num-instances that divides --num-replicas"
+            f"POPDIST_*: {total} replicas, {own} in this process, starting at {first}; every process must "
+            "have the same number: give poprun a --num-instances that divides --num-replicas"
         )
     if ipus < 1:
         raise ConfigError(
@@ -122,7 +122,7 @@ def find_replicas(environ: Mapping[str, str]) -> Replicas | None:
 
 
 def _popdist(environ: Mapping[str, str], replicas: Replicas) -> Place:
-    """PopRun deals replicas out evenly, in order."""
+    """PopRun distributes replicas evenly, in order."""
     local_rank = _number(environ, "POPDIST_LOCAL_INSTANCE_INDEX") if "POPDIST_LOCAL_INSTANCE_INDEX" in environ else None
     mpi = "OMPI_COMM_WORLD_LOCAL_SIZE"
     local_size = _number(environ, mpi) if mpi in environ else None
@@ -140,7 +140,7 @@ def _slurm(environ: Mapping[str, str]) -> Place:
 
 
 def _tasks_of_node(text: str, node: int) -> int:
-    """Of `"4(x2),3"`, four on nodes 0 and 1 and three on node 2: the number on `node`."""
+    """The number of tasks on `node`; `"4(x2),3"` means four on nodes 0 and 1 and three on node 2."""
     left = node
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,9})\))?", part)
@@ -157,7 +157,7 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     text = environ.get(name)
     if text is None:
         raise ConfigError(
-            f"{name}: is not set, though its companions are; start with `sparsesnn launch`, or unset them"
+            f"{name}: is not set, but related variables are; start with `sparsesnn launch`, or unset them"
         )
     if not re.fullmatch(r"\d{1,9}", text):
         raise ConfigError(f"{name}: is {text!r}; a launcher sets it to a whole number; unset it to run alone")
@@ -168,12 +168,14 @@ def _checked(place: Place, source: str) -> Place:
     local_rank, local_size = place.local_rank, place.local_size
     fits = place.rank < place.size and (local_size is None or local_size <= place.size)
     if local_rank is not None:
-        fits = fits and local_rank < (place.size if local_size is None else local_size)  # in an order of their own
+        fits = fits and local_rank < (
+            place.size if local_size is None else local_size
+        )  # ranks on a host have their own order
     if not fits:
         known = [str(x) for x in (local_rank, local_size) if x is not None]
         here = f", on its host {' of '.join(known)}" if known else ""
         raise ConfigError(
-            f"{source}: the launcher ({place.launcher}) says rank {place.rank} of {place.size}{here}; ranks count from 0 "
-            "and stay below their number: unset what an outer job left"
+            f"{source}: the launcher ({place.launcher}) says rank {place.rank} of {place.size}{here}; ranks go from 0 "
+            "to their number minus 1: unset variables left by an outer job"
         )
     return place

@@ -1,4 +1,4 @@
-"""Ranks as replicas × shards: replicas see other samples, shards own other neurons."""
+"""Ranks as replicas × shards: replicas have different samples, shards own different neurons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparsesnn.wording import count
 
 @dataclass(frozen=True)
 class Grid:
-    """Where this rank stands. Rank r is shard r mod S of replica r div S, so that shards are neighbors.
+    """The place of this rank. Rank r is shard r mod S of replica r div S, so that shards are neighbors.
 
     Args:
         world: all ranks.
@@ -34,7 +34,7 @@ class Grid:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank writes what is written once."""
+        """Whether this rank writes shared output, such as files and logs."""
         return self.world.rank == 0
 
     @classmethod
@@ -44,9 +44,9 @@ class Grid:
 
 
 def make_grid(world: Communicator, n_replicas: int = 0, n_shards: int = 0) -> Grid:
-    """The grid of all ranks; 0: as many as there are ranks for (replicas, where both are 0).
+    """The grid of all ranks; 0: as many as the ranks allow (replicas, if both are 0).
 
-    Errors: `ConfigError` where replicas × shards are not the ranks there are.
+    Errors: `ConfigError` if replicas × shards is not the number of ranks.
     """
     replicas, shards = n_replicas, n_shards
     if not shards:

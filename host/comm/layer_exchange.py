@@ -1,4 +1,4 @@
-"""What the engine asks of the other ranks while it runs a layer that spans them (host/src/ranks/sharded.h)."""
+"""The engine's messages to other ranks while it runs a layer that spans them (host/src/ranks/sharded.h)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparsesnn.host.comm.base import Array, Bytes, Communicator, Request
 
 
 def make_exchange(comm: Communicator, first: Sequence[int], n_blocks: Sequence[int]) -> _core.Exchange:
-    """What the passes of a layer are given: a `LayerExchange`, whose messages the engine sends by itself where it can."""
+    """The exchange for the passes of a layer: a `LayerExchange`, whose messages the engine sends directly if it can."""
     python, calls = LayerExchange(comm, first, n_blocks), comm.engine_calls()
     return _core.Exchange(python) if calls is None else _core.MpiExchange(python, *calls)
 
@@ -22,9 +22,9 @@ class LayerExchange:
     """The ranks that own neurons of one layer, in the order of the neurons.
 
     Args:
-        comm: the group of these ranks alone.
+        comm: the group of these ranks.
         first: first neuron of each rank, and the number of neurons, [R + 1].
-        n_blocks: sums of each rank's tiles for an entry of a list, [R].
+        n_blocks: sums over each rank's tiles per list entry, [R].
     """
 
     def __init__(self, comm: Communicator, first: Sequence[int], n_blocks: Sequence[int]) -> None:
@@ -32,7 +32,7 @@ class LayerExchange:
         self.rank, self.size = comm.rank, comm.size
         self.others = [r for r in range(comm.size) if r != comm.rank]
         self.sent: list[list[Request]] = [[], []]
-        #: by slot and rank, messages of later exchanges
+        #: early messages of later exchanges, by slot and rank
         self.early: list[dict[int, deque[Bytes]]] = [defaultdict(deque), defaultdict(deque)]
 
     def scan(self, own: Array, total: Array, before: Array) -> None:
@@ -41,10 +41,10 @@ class LayerExchange:
             total[:], before[:] = self.comm.scan(own)
 
     def start(self, slot: int, parts: Sequence[Bytes], n_lists: int, n_kinds: int) -> None:
-        """Starts to send `parts[r]` to every other rank r; they stay as they are until `finish(slot)`.
+        """Starts to send `parts[r]` to every other rank r; they must not change until `finish(slot)`.
 
         Args:
-            parts: spikes, which end with n_kinds counts of each of n_lists lists; or sums, where n_lists is 0.
+            parts: spikes, followed by n_kinds counts for each of n_lists lists; or sums, if n_lists is 0.
         """
         with self.comm.by_the_engine():
             self.sent[slot] = [self.comm.send(parts[r], r, slot) for r in self.others]
@@ -55,9 +55,9 @@ class LayerExchange:
                 self.comm.expect(slot, lambda r: made_up.sums(own, self.n_blocks, self.rank, r))
 
     def finish(self, slot: int) -> list[Bytes]:
-        """What the other ranks sent in this slot, taken in the order in which it arrives; of this rank nothing.
+        """The other ranks' messages in this slot, taken in order of arrival; this rank's entry is empty.
 
-        A fast rank's next message may arrive before a slow one's: it waits for the next call.
+        A fast rank's next message may arrive before a slow rank's: it is kept for the next call.
         """
         with self.comm.by_the_engine():
             received = [np.empty(0, np.uint8)] * self.size

@@ -1,17 +1,17 @@
-"""A line between all ranks beside MPI, by which each learns at once that another one has failed.
+"""A connection between all ranks outside MPI, through which each learns at once that another one has failed.
 
-A rank that waits for a message of MPI hears nothing of one that died, and what the launcher does about it depends on the
-launcher. So every rank keeps a TCP connection to a small process on its host (`watch.py`), and each of these one to the process
-beside rank 0, over which nothing goes while all is well. A rank that fails says why; of one that is killed the kernel closes the
-connection. The process beside rank 0 prints a message that names the rank, and all ranks are told to end, which they do
-without asking Python or MPI.
+A rank that waits for an MPI message does not notice that another rank died, and launchers react in different ways. So
+every rank keeps a TCP connection to a small process on its host (`watch.py`), and each of these processes keeps one to
+the process of rank 0's host; nothing is sent while all is well. A rank that fails sends the reason; if a rank is killed,
+the kernel closes its connection. The process of rank 0's host prints a message that names the rank and tells all ranks to
+end, which they do without involving Python or MPI.
 
-These processes listen on the host's own loop; the one beside rank 0, where there are other hosts, on all its addresses, until the
-ranks have come. Whoever connects must know a secret, which MPI brings to the ranks, and which they send to no address that is
-one of their own host where another host is meant.
+These processes listen on the loopback interface; with several hosts, that of rank 0's host listens on all its addresses
+until the ranks have connected. Clients must know a secret, which the ranks receive through MPI; to reach another host,
+they never send it to an address of their own host.
 
-Where no connection comes about (a firewall between hosts) rank 0 says so, and the launcher remains: mpirun and
-srun --kill-on-bad-exit end all ranks when one ends badly. The same holds from the moment when somebody kills the process.
+If a connection fails (a firewall between hosts), rank 0 reports it, and only the launcher remains: mpirun and
+srun --kill-on-bad-exit end all ranks if one exits with an error. The same holds once the process is killed.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ import numpy as np
 from sparsesnn.host.comm import watch
 from sparsesnn.host.comm.base import Communicator
 
-#: Seconds until one of the addresses must have answered. It does within milliseconds, and then nobody waits. But on a loaded
-#: machine the process that answers takes seconds to start, and a network sends a lost packet again after 1, 3, 7 and 15 s.
-#: A firewall that drops packets costs a run so long, once, when it starts.
+#: Seconds until one of the addresses must have answered. Normally that takes milliseconds. But on a loaded machine the
+#: process that answers takes seconds to start, and a network resends a lost packet after 1, 3, 7 and 15 s. A firewall
+#: that drops packets delays the start of a run by this time.
 CONNECT_S = 20.0
-#: seconds after which another address is tried beside one that has not answered
+#: seconds to wait for an address before also trying the next one
 MOMENT_S = 0.5
-#: seconds that a failed rank waits to be told to end
+#: seconds that a failed rank waits for the order to end
 PATIENCE_S = 5.0
 LOOP = "127.0.0.1"
-LOST = "the process that watches the ranks of this host was killed; the run goes on, but if a rank fails, only the launcher can end the others"
+LOST = "the process that watches the ranks of this host was killed; the run continues, but if a rank fails, only the launcher can end the others"
 
 
 class Lifeline:
-    """One rank's end of it. `close` when the run is over, `fail` when it has failed; both by all ranks that can.
+    """One rank's end of the connection. Ranks call `close` when the run is over, `fail` when it has failed.
 
     Args:
         world: all ranks; the constructor is collective.
-        ends: called with the exit code where this process must end because a rank failed; by default it does not return.
+        ends: called with the exit code if this process must end because a rank failed; by default it does not return.
 
     Attributes:
-        line: the connection; None where there is none.
+        line: the connection; None if there is none.
         started: the process that watches this host, on the rank that started it; None on others.
     """
 
@@ -79,20 +79,20 @@ class Lifeline:
         place = json.dumps([_addresses(), self.started.port]) if self.started else ""
         addresses, port = json.loads(world.all_texts(place)[0])
         if self.leads and self.rank:
-            own = _addresses()  # at these anybody may listen but rank 0's host
+            own = _addresses()  # rank 0's host cannot be at these
             above = _connect([a for a in addresses if a not in own], port, secret, self.rank | watch.OF_HOST)
             self.started = _Started(secret, self.size, n_here, LOOP, above)
         ports = world.all_gather(np.array([self.started.port if self.started else 0], np.int64))
         self.line = _connect([LOOP], int(ports[leader][0]), secret, self.rank)
         reached = world.all_gather(np.array([self.line is not None, self.rank == 0 or above is not None], np.int64))
-        if self.started is not None:  # all are connected that can
+        if self.started is not None:  # no further rank will connect
             self.started.close_door()
         lost = [str(r) for r, host in enumerate(hosts) if not (reached[r][0] and reached[leaders[host]][1])]
         if lost and self.rank == 0:
             warnings.warn(
                 f"rank{'s' * (len(lost) > 1)} {', '.join(lost[:8])}{' …' * (len(lost) > 8)} of {self.size} cannot reach "
-                f"the host of rank 0 (TCP port {port}, addresses {', '.join(addresses[1:]) or addresses[0]}): where a rank "
-                "fails, only the launcher can end the others; let TCP pass between the hosts",
+                f"the host of rank 0 (TCP port {port}, addresses {', '.join(addresses[1:]) or addresses[0]}): if a rank "
+                "fails, only the launcher can end the others; allow TCP between the hosts",
                 stacklevel=2,
             )
         self.listener = threading.Thread(target=self._listen, name="sparsesnn-lifeline", daemon=True)
@@ -100,21 +100,21 @@ class Lifeline:
             self.listener.start()
 
     def close(self) -> None:
-        """The run is over on this rank: from now on nobody misses it."""
+        """Reports that the run is over on this rank, so that its end does not count as a failure."""
         self.over = True
         self._say(0, "")
 
     def fail(self, code: int, message: str) -> None:
-        """This rank has failed; ends all ranks, this one too, with the exit code."""
+        """Reports that this rank has failed; ends all ranks, including this one, with the exit code."""
         self._say(code, message)
         if self.line is not None:
             self.listener.join(PATIENCE_S)
-        if self.line is None or self.listener.is_alive():  # nobody is there to say it
+        if self.line is None or self.listener.is_alive():  # no process prints it
             watch.say(watch.named(self.rank, self.size, message))
         self.ends(code)
 
     def suspect(self, code: int, message: str) -> None:
-        """MPI failed on this rank, most likely because another one is gone: the word of that one goes before."""
+        """Reports that MPI failed on this rank, probably because another rank is gone: that one's message takes precedence."""
         if self.line is not None:
             self.listener.join(PATIENCE_S / 2)
         self.fail(code, message)
@@ -125,17 +125,17 @@ class Lifeline:
             return
         watch.send(line, self.rank, code, message)
         if not code:
-            with contextlib.suppress(OSError):  # there is nobody any more
+            with contextlib.suppress(OSError):  # the other end is gone
                 line.shutdown(socket.SHUT_RDWR)
 
     def _listen(self) -> None:
-        """Waits for the exit code; without one the process that watches is gone, and the rank goes on."""
+        """Waits for the exit code; if the connection ends without one, the watch process is gone and the rank continues."""
         assert self.line is not None
-        told = _read(self.line, 4)
+        answer = _read(self.line, 4)
         if self.over:
             return
-        if told is not None:
-            self.ends(struct.unpack(">I", told)[0])
+        if answer is not None:
+            self.ends(struct.unpack(">I", answer)[0])
             return
         self.line.close()
         self.line = None
@@ -151,15 +151,16 @@ def _secret(world: Communicator) -> bytes:
 
 
 class _Started:
-    """The process that watches this host, in a session of its own, so that it outlives the ranks by a moment.
+    """The process that watches this host, in its own session, so that it briefly outlives the ranks.
 
     Args:
-        secret, size, expected: what it is told; see `watch.Watch`.
-        address: where it listens; "" for all addresses of this host.
-        above: this host's connection to the process beside rank 0, which is given away; None there, and where there is none.
+        secret, size, expected: see `watch.Watch`.
+        address: the address to listen on; "" for all addresses of this host.
+        above: this host's connection to the process of rank 0's host, which the new process takes over; None on rank 0's
+            host, and without a connection.
 
     Attributes:
-        port, pid: where it listens, and its number.
+        port, pid: its port and process id.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class _Started:
             listener = stack.enter_context(socket.create_server((address, 0), backlog=expected))
             given = [listener] if above is None else [listener, stack.enter_context(above)]
             self.port = int(listener.getsockname()[1])
-            # A new process has its parent's mask: no signal ends this one before it can ignore them.
+            # A new process inherits its parent's mask: no signal can end it before it ignores them.
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, watch.SIGNALS)
             try:
                 # neither -m nor this package: both would import PyTorch
@@ -187,20 +188,20 @@ class _Started:
         self.input.write(secret + struct.pack(">II", size, expected))
         self.input.flush()
         self.pid = process.pid
-        process.returncode = 0  # it ends by itself, after this process: nobody waits for it
+        process.returncode = 0  # it ends after this process, so no one waits for it
 
     def close_door(self) -> None:
-        """Nobody else will connect."""
+        """Reports that no further rank will connect."""
         self.input.close()
 
 
 def _connect(addresses: list[str], port: int, secret: bytes, rank: int) -> socket.socket | None:
-    """The line over the first address that answers; the next one is tried when one refuses, or says nothing for a moment."""
+    """A connection to the first address that answers; tries the next one after a refusal or a short silence."""
     deadline = time.monotonic() + CONNECT_S
-    found = None
+    chosen = None
     with selectors.DefaultSelector() as waiting:
         untried, next_at = list(addresses), 0.0
-        while found is None and (untried or waiting.get_map()) and (now := time.monotonic()) < deadline:
+        while chosen is None and (untried or waiting.get_map()) and (now := time.monotonic()) < deadline:
             if untried and now >= next_at:
                 line = socket.socket()
                 line.setblocking(False)
@@ -214,27 +215,27 @@ def _connect(addresses: list[str], port: int, secret: bytes, rank: int) -> socke
                     waiting.modify(line, selectors.EVENT_READ)
                     continue
                 waiting.unregister(line)
-                if answered and found is None:
-                    found = line
+                if answered and chosen is None:
+                    chosen = line
                 else:
                     line.close()
                     next_at = 0.0
         for key in list(waiting.get_map().values()):
             cast(socket.socket, key.fileobj).close()
-    if found is None:
+    if chosen is None:
         return None
-    found.settimeout(CONNECT_S)
-    found.sendall(b"+")  # of several lines this is the one: the others may close
-    _read(found, 1)
-    found.settimeout(None)
-    return found
+    chosen.settimeout(CONNECT_S)
+    chosen.sendall(b"+")  # choose this one of several connections: the others may close
+    _read(chosen, 1)
+    chosen.settimeout(None)
+    return chosen
 
 
 def _greet(line: socket.socket, hello: bytes) -> bool | None:
-    """Says who we are, if there is something to say, else hears the answer: whether it is the right one, None before."""
+    """Sends `hello`, or if it is empty, reads the answer: whether it is the right one; None if there is no answer yet."""
     try:
         if hello:
-            line.sendall(hello)  # fails where the connection did
+            line.sendall(hello)  # fails if the connection failed
             return None
         return line.recv(1) == b"+"
     except OSError:
@@ -242,7 +243,7 @@ def _greet(line: socket.socket, hello: bytes) -> bool | None:
 
 
 def _read(line: socket.socket, n: int) -> bytes | None:
-    """Exactly n bytes; None where the other end closed before, or does not speak."""
+    """Exactly n bytes; None if the other end closed earlier or stays silent."""
     data = b""
     while len(data) < n:
         try:
@@ -256,20 +257,20 @@ def _read(line: socket.socket, n: int) -> bytes | None:
 
 
 def _addresses() -> list[str]:
-    """IPv4 addresses under which this host may be reached; its own loop first."""
-    found = []
+    """IPv4 addresses of this host; loopback first."""
+    addresses = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:  # SIOCGIFADDR
                 answer = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", name.encode()[:15]))
             except OSError:
                 continue  # an interface without an address
-            found.append(socket.inet_ntoa(answer[20:24]))
-    return sorted(dict.fromkeys(found), key=lambda address: not address.startswith("127."))
+            addresses.append(socket.inet_ntoa(answer[20:24]))
+    return sorted(dict.fromkeys(addresses), key=lambda address: not address.startswith("127."))
 
 
 def _host() -> str:
-    """The same text on processes that share a loop (127.0.0.1), another one on others: containers of a host may have their own."""
+    """A text that is equal in processes that share a loopback interface, and only there: containers may have their own."""
     texts = _addresses()
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/net"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""One rank: nothing to exchange."""
+"""A single rank, with nothing to exchange."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparsesnn.host.comm.base import Array, Bytes, Communicator, Request, Traffi
 
 
 class Local(Communicator):
-    """The group of a process that is alone."""
+    """The group of a single process."""
 
     def __init__(self) -> None:
         self.rank, self.size, self.traffic = 0, 1, Traffic()

@@ -1,6 +1,6 @@
-"""What the other ranks of a dry run would send (`dry_run.py`): as much as this rank does, for as many neurons as they own.
+"""Messages of the other ranks in a dry run (`dry_run.py`): as active as this rank's, scaled to the neurons that they own.
 
-Their spikes are those of this rank's neurons, a few lists later for each rank, so that ranks do not fire in unison.
+Their spikes are those of this rank's neurons, shifted by a few lists per rank, so that ranks do not fire in unison.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import numpy.typing as npt
 
 from sparsesnn.host.comm.base import Array, Bytes
 
-#: spikes per neuron and step of a population of which this rank owns no neurons
+#: spikes per neuron and step of populations without neurons on this rank
 ACTIVITY = 0.02
 
 
 def lists(
     of_rank: tuple[Array, Array, Array], first: Sequence[int], rank: int, other: int
 ) -> tuple[Array, Array, Array]:
-    """The lists of rank `other`, which has neurons: offsets, ids and numbers of spikes.
+    """The lists of rank `other`, which owns neurons: offsets, ids and numbers of spikes.
 
     Args:
         of_rank: those of `rank`; ids count from 0.
-        first: of a population, the first neuron of each rank, and the number of neurons, [R + 1].
+        first: first neuron of each rank, and the number of neurons of the population, [R + 1].
     """
     offsets, ids, n_spikes = of_rank
     n_own, n = first[rank + 1] - first[rank], first[other + 1] - first[other]
@@ -37,7 +37,7 @@ def lists(
 
 
 def spikes(message: Bytes, n_lists: int, n_kinds: int, first: Sequence[int], rank: int, other: int) -> Bytes:
-    """What rank `other` sends of the spikes of a recurrent layer where `rank` sends `message` (host/src/ranks/sharded_forward.cpp)."""
+    """A recurrent layer's spikes from rank `other`, modeled on this rank's `message` (host/src/ranks/sharded_forward.cpp)."""
     n_own, n = first[rank + 1] - first[rank], first[other + 1] - first[other]
     count_type, id_type = _count_type(n_own), _id_type(first[-1])
     n_ids = message.size - n_lists * n_kinds * np.dtype(count_type).itemsize
@@ -51,12 +51,12 @@ def spikes(message: Bytes, n_lists: int, n_kinds: int, first: Sequence[int], ran
 
 
 def sums(own: Bytes, n_blocks: Sequence[int], rank: int, other: int) -> Bytes:
-    """Sums for this rank's entries, of the blocks of tiles of `other`; `own`: those of this rank's own blocks."""
+    """Sums for this rank's entries over the blocks of tiles of `other`; `own`: the sums over this rank's blocks."""
     return np.zeros(own.size // n_blocks[rank] * n_blocks[other], np.uint8)
 
 
 def _moved(ids: Array, sizes: Array, n_own: int, n: int, by: int) -> tuple[Array, Array]:
-    """Runs of ids of these sizes, `by` runs later ones in place of each, for n neurons: without some, or some of them twice."""
+    """Runs of ids with these sizes, each replaced by the run `by` later, for n neurons: some left out, or some doubled."""
     by %= max(1, len(sizes))
     start = int(sizes[:by].sum())
     ids, sizes = np.concatenate([ids[start:], ids[:start]]), np.roll(sizes, -by)
@@ -76,7 +76,7 @@ def _drawn(n_lists: int, n: int, seed: int) -> tuple[npt.NDArray[Any], npt.NDArr
 
 
 def _count_type(most: int) -> type[np.unsignedinteger[Any]]:
-    """Of a number that is at most so large, on its way; `count_bytes` of host/src/ranks/shard_lists.h."""
+    """The type of counts up to `most` in messages; `count_bytes` of host/src/ranks/shard_lists.h."""
     return np.uint8 if most < 256 else np.uint16 if most < 65536 else np.uint32
 
 

@@ -1,8 +1,8 @@
-"""MPI through mpi4py, by its calls for buffers (those with a capital letter), which pickle nothing.
+"""MPI through mpi4py's buffer calls (those with a capital letter), which pickle nothing.
 
-All operations are non-blocking ones and a wait. MPI waits by spinning, which is fastest where every rank has a core to
-itself; where ranks of one host outnumber its cores they yield between looks, or they would keep the core from the one
-that they wait for. A large message travels only while its ranks are inside MPI: the engine looks at it while it computes.
+Every operation is a non-blocking one and a wait. MPI waits by spinning, which is fastest if every rank has its own core;
+if the ranks of a host outnumber its cores, they yield between polls, or they would block the rank that they wait for. A
+large message travels only while its ranks are inside MPI: the engine polls it while it computes.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from sparsesnn.host.comm.environment import find_place, find_replicas
 from sparsesnn.host.comm.watch import open_many_files
 from sparsesnn.wording import count
 
-#: groups in which every rank may write to every other one
+#: groups up to this size gather by messages between all pairs
 FEW = 4
 #: functions that the engine calls (host/src/ranks/mpi_exchange.h)
 ENGINE_CALLS = ("Isend", "Mprobe", "Improbe", "Imrecv", "Wait", "Test", "Get_count")
-#: seconds in which a launcher ends all ranks when one has ended
+#: seconds within which a launcher ends all ranks when one has ended
 WAIT_S = 3.0
-#: tag of those messages
+#: tag of messages that gather
 GATHER = -2
 #: MPI's tags begin at 0; ours at GATHER
 _TAG_SHIFT = -GATHER
 
 
 def mpi_world() -> Mpi:
-    """All ranks that mpirun, or another launcher, started.
+    """All ranks started by mpirun or another launcher.
 
-    Errors: `MissingDependencyError` without mpi4py; `ConfigError` where MPI counts other ranks than the launcher.
+    Errors: `MissingDependencyError` without mpi4py; `ConfigError` if MPI and the launcher count different numbers of ranks.
     """
-    open_many_files()  # over TCP some MPIs connect each rank with every other one
+    open_many_files()  # over TCP some MPIs connect all pairs of ranks
     try:
         import mpi4py
 
-        mpi4py.rc.thread_level = "serialized"  # other threads of ours make no MPI calls; locks for them cost time
+        mpi4py.rc.thread_level = "serialized"  # no other thread of ours calls MPI, and locks would cost time
         from mpi4py import MPI
     except ImportError:
         raise MissingDependencyError("mpi4py", "mpi", "running on several ranks") from None
@@ -60,15 +60,15 @@ def mpi_world() -> Mpi:
 
 
 def check_count(mpi: Any, environ: Mapping[str, str]) -> None:
-    """Ranks that find no MPI of their launcher would run as so many jobs of one rank, and end well.
+    """Checks that MPI and the launcher agree: otherwise ranks would run as separate jobs of one rank, without an error.
 
-    Every rank finds it. The first one says it at once: launchers end the others when it ends, which wait for that.
+    Every rank detects it. The first one reports it at once: launchers then end the others, which wait for that.
 
     Args:
         mpi: the module mpi4py.MPI.
         environ: of the process.
 
-    Errors: `ConfigError` where the launcher that left `environ` started other ranks than MPI counts.
+    Errors: `ConfigError` if MPI counts another number of ranks than the launcher that set `environ`.
     """
     place = find_place(environ)
     counted = mpi.COMM_WORLD.Get_size()
@@ -81,19 +81,19 @@ def check_count(mpi: Any, environ: Mapping[str, str]) -> None:
     wrong = f"{place.launcher} started {count(place.size, 'rank')}, but MPI counts {counted}: "
     if place.launcher == "slurm":
         plugin = plugin_for(library)
-        cure = f"srun --mpi={plugin}" if plugin else "the plugin that your cluster names for this MPI (srun --mpi=list)"
+        cure = f"srun --mpi={plugin}" if plugin else "your cluster's plugin for this MPI (srun --mpi=list)"
         raise ConfigError(
             f"{wrong}srun's --mpi does not fit the library that mpi4py loads ({name}); start with `sparsesnn launch`, "
             f"which chooses one, or with {cure}"
         )
     raise ConfigError(
-        f"{wrong}mpi4py loads another MPI ({name}) than the launcher's; start with the mpirun of that MPI, or build mpi4py "
+        f"{wrong}mpi4py loads a different MPI ({name}) from the launcher's; start with the mpirun of that MPI, or build mpi4py "
         "against yours (pip install --no-binary mpi4py mpi4py)"
     )
 
 
 def plugin_for(library: str) -> str | None:
-    """The `--mpi` of srun by which a library finds its ranks, from what `MPI_Get_library_version` says; None for unknown ones."""
+    """srun's `--mpi` option for a library, from its `MPI_Get_library_version`; None for unknown ones."""
     if library.startswith("Open MPI"):
         return "pmix"
     if library.startswith(("MPICH", "MVAPICH")):
@@ -102,10 +102,10 @@ def plugin_for(library: str) -> str | None:
 
 
 class Mpi(Communicator):
-    """A group of MPI.
+    """A group of MPI ranks.
 
     Args:
-        large: messages under way, of all groups; while there are any, the engine calls `look`.
+        large: large messages in transit, of all groups; while there are any, the engine calls `look`.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Mpi(Communicator):
         return message
 
     def look(self) -> bool:
-        """Lets messages go on; whether a large one is under way."""
+        """Lets messages progress; whether a large one is in transit."""
         with self.traffic.timed():
             self.large[:] = [message for message in self.large if not message.has_ended()]
         return bool(self.large)
@@ -159,14 +159,14 @@ class Mpi(Communicator):
         return status.Get_source(), array
 
     def all_gather(self, array: Array) -> list[Array]:
-        return self._gather(array.copy())  # the caller's own may change
+        return self._gather(array.copy())  # the caller may change its array
 
     def gather_parts(self, own: Array, what: str, made_up: Callable[[int], Array]) -> list[Array]:
         return self._gather(own)
 
     def _gather(self, own: Array) -> list[Array]:
         own = np.ascontiguousarray(own).reshape(-1)
-        if self.size <= FEW:  # one message each way, which says how long it is
+        if self.size <= FEW:  # one message each way, which carries its length
             requests = [self.send(own, r, GATHER) for r in range(self.size) if r != self.rank]
             parts = [own if r == self.rank else self.take(r, GATHER).view(own.dtype) for r in range(self.size)]
             for request in requests:
@@ -175,7 +175,7 @@ class Mpi(Communicator):
         with self.traffic.timed():
             sizes = np.empty(self.size, np.int64)
             self.wait(self.comm.Iallgather(np.array([own.nbytes], np.int64), sizes))
-            starts = np.concatenate([[0], np.cumsum(-(-sizes // 8) * 8)])  # so that parts can be read as any type
+            starts = np.concatenate([[0], np.cumsum(-(-sizes // 8) * 8)])  # aligned for any type
             out = np.empty(int(starts[-1]), np.uint8)
             self.wait(self.comm.Iallgatherv([own, self.mpi.BYTE], [out, sizes, starts[:-1], self.mpi.BYTE]))
         self._count_collective(own.nbytes * (self.size - 1), int(sizes.sum()) - own.nbytes)
@@ -198,9 +198,9 @@ class Mpi(Communicator):
 
     def engine_calls(self) -> tuple[list[int], int, int, int, bool] | None:
         try:
-            library = ctypes.CDLL(self.mpi.__file__)  # loaded already; finds what the libraries behind it have
+            library = ctypes.CDLL(self.mpi.__file__)  # loaded already; also finds symbols of the libraries it links
             functions = [getattr(library, f"MPI_{name}") for name in ENGINE_CALLS]
-        except (OSError, AttributeError):  # an MPI inside mpi4py that shows no functions
+        except (OSError, AttributeError):  # an MPI inside mpi4py that exports no functions
             return None
         addresses = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions]
         comm, byte = self.mpi._handleof(self.comm), self.mpi._handleof(self.mpi.BYTE)

@@ -1,4 +1,4 @@
-"""A command on all ranks that mpirun, srun or another launcher started; on one rank nothing of MPI is touched."""
+"""Runs a command on all ranks started by mpirun, srun or another launcher; on one rank MPI is not used at all."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def run_on_ranks(work: Callable[[Communicator | None], int]) -> int:
-    """Calls `work(world)` on every rank, `work(None)` where there is one; returns the exit code.
+    """Calls `work(world)` on every rank, `work(None)` if there is only one; returns the exit code.
 
-    Where a rank fails, or is killed, all ranks end within seconds, and one message says which it was and why.
-    Errors: `ConfigError` where the launcher and MPI disagree on how many ranks there are; those of `work` on one rank.
+    If a rank fails or is killed, all ranks end within seconds, and one message names the rank and the reason.
+    Errors: `ConfigError` if the launcher and MPI disagree on the number of ranks; those of `work` on one rank.
     """
     from sparsesnn.host.comm.environment import find_place
 
@@ -33,7 +33,7 @@ def run_on_ranks(work: Callable[[Communicator | None], int]) -> int:
     world = mpi_world()
     lifeline = Lifeline(world)
     if world.rank:
-        warnings.simplefilter("ignore")  # one rank says it
+        warnings.simplefilter("ignore")  # one rank warns
     try:
         code = work(world)
         world.barrier()
@@ -56,7 +56,7 @@ def run_on_ranks(work: Callable[[Communicator | None], int]) -> int:
 
 
 def exit_code(error: BaseException) -> int:
-    """2 for a wrong option or configuration, 128 + signal where a signal stopped it, else 1."""
+    """2 for a wrong option or configuration, 128 + signal if a signal stopped the run, else 1."""
     if isinstance(error, KeyboardInterrupt):
         return 130
     number = int(getattr(error, "signal", 0)) if isinstance(error, SparseSnnError) else 0
@@ -66,14 +66,14 @@ def exit_code(error: BaseException) -> int:
 
 
 def _under_torchrun(work: Callable[[Communicator | None], int], place: Place) -> int:
-    """The same where torchrun started the ranks: it ends all of them where one fails."""
+    """The same if torchrun started the ranks: it ends all of them if one fails."""
     import torch.distributed as dist
 
     from sparsesnn.host.comm.torch_group import torch_world
 
     world = torch_world(place.local_rank, place.local_size)
     if world.rank:
-        warnings.simplefilter("ignore")  # one rank says it
+        warnings.simplefilter("ignore")  # one rank warns
     try:
         code = work(world)
         world.barrier()

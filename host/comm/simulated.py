@@ -14,20 +14,20 @@ from sparsesnn.host.comm.base import Array, Bytes, Communicator, Traffic
 
 T = TypeVar("T")
 
-#: what a message is addressed by: group, source, destination, tag
+#: address of a message: group, source, destination, tag
 Address = tuple[Any, int, int, int]
 #: tag of collective operations
 COLLECTIVE = -2
 
 
 class BrokenGroupError(RuntimeError):
-    """Another simulated rank failed, so what this one waits for never comes."""
+    """Another simulated rank failed, so this one's message never comes."""
 
 
 def simulate(n_ranks: int, function: Callable[[Communicator], T]) -> list[T]:
-    """Calls `function(communicator)` once per rank, at the same time; returns what each returned.
+    """Calls `function(communicator)` once per rank, at the same time; returns the results in order.
 
-    Errors: that of the lowest rank which failed by itself; all other ranks are woken and end.
+    Errors: that of the lowest rank that failed by itself; all other ranks are woken and end.
     """
     post = _Post()
     results: list[Any] = [None] * n_ranks
@@ -36,7 +36,7 @@ def simulate(n_ranks: int, function: Callable[[Communicator], T]) -> list[T]:
     def run(rank: int) -> None:
         try:
             results[rank] = function(Simulated(post, (), rank, n_ranks))
-        except BaseException as error:  # whatever it is: the other ranks must not wait for this one
+        except BaseException as error:  # after any error the other ranks must not wait for this one
             errors[rank] = error
             post.close()
 
@@ -53,7 +53,7 @@ def simulate(n_ranks: int, function: Callable[[Communicator], T]) -> list[T]:
 
 
 class _Post:
-    """Messages on their way, copied when they are sent."""
+    """Messages in transit, copied when they are sent."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -73,7 +73,7 @@ class _Post:
             return self.messages[address].popleft()
 
     def get_any(self, addresses: Sequence[Address]) -> tuple[Address, Array]:
-        """Of several addresses the first that has a message."""
+        """The first message at any of several addresses."""
         with self.changed:
             while True:
                 for address in addresses:
@@ -151,6 +151,6 @@ class _Receiving:
     def wait(self) -> int:
         message = self.to.take(self.source, self.tag)
         if message.nbytes > self.array.nbytes:
-            raise ValueError(f"receive: {message.nbytes} bytes came, the array has {self.array.nbytes}")
+            raise ValueError(f"receive: {message.nbytes} bytes arrived for an array of {self.array.nbytes}")
         self.array.reshape(-1).view(np.uint8)[: message.nbytes] = message
         return message.nbytes

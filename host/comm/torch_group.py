@@ -1,6 +1,6 @@
-"""Ranks that torchrun started, through torch.distributed: gloo for what is in main memory, NCCL for CUDA devices.
+"""Ranks started by torchrun, through torch.distributed: gloo for main memory, NCCL for CUDA devices.
 
-For the backend `dense`, whose gradients DistributedDataParallel adds up. A message is its length, then its bytes.
+For the backend `dense`, whose gradients DistributedDataParallel adds up. A message consists of its length, then its bytes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sparsesnn.host.comm.watch import open_many_files
 
 
 def torch_world(local_rank: int | None, ranks_on_host: int | None) -> TorchGroup:
-    """All ranks of torchrun; each takes the CUDA device of its number on its host, where there are devices.
+    """All ranks of torchrun; each takes the CUDA device with its number on its host, if there are devices.
 
-    Errors: `ConfigError` where this PyTorch has no gloo.
+    Errors: `ConfigError` if this PyTorch has no gloo.
     """
     if not dist.is_available() or not dist.is_gloo_available():
         raise ConfigError(f"torchrun: this PyTorch ({torch.__version__}) was built without torch.distributed and gloo")
@@ -28,7 +28,7 @@ def torch_world(local_rank: int | None, ranks_on_host: int | None) -> TorchGroup
     if torch.cuda.is_available() and dist.is_nccl_available():
         backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device((local_rank or 0) % torch.cuda.device_count())
-    open_many_files()  # gloo connects each rank with every other one
+    open_many_files()  # gloo connects all pairs of ranks
     dist.init_process_group(backend, timeout=timedelta(minutes=30))
     return TorchGroup(dist.group.WORLD, Traffic(), ranks_on_host or 1)
 
@@ -74,10 +74,10 @@ class TorchGroup(Communicator):
             padded[: own.nbytes] = _bytes(own)
             parts = [torch.empty(longest, dtype=torch.uint8, device="cpu") for _ in range(self.size)]
             dist.all_gather(parts, padded, group=self.group)
-        found = [part.numpy()[: int(n)].view(own.dtype) for part, n in zip(parts, sizes, strict=True)]
-        received = sum(part.nbytes for part in found) - own.nbytes
+        arrays = [part.numpy()[: int(n)].view(own.dtype) for part, n in zip(parts, sizes, strict=True)]
+        received = sum(part.nbytes for part in arrays) - own.nbytes
         self.traffic.count(sent=own.nbytes * (self.size - 1), received=received, n_messages=self.size - 1)
-        return found
+        return arrays
 
     def split(self, colors: Sequence[int]) -> TorchGroup:
         made = None
@@ -104,19 +104,19 @@ class _Sent:
 
 
 class _Received:
-    """A message is taken when it is waited for."""
+    """Receives its message in `wait`."""
 
     def __init__(self, comm: TorchGroup, array: Array, source: int, tag: int) -> None:
         self.comm, self.array, self.source, self.tag = comm, array, source, tag
 
     def wait(self) -> int:
-        taken = self.comm.take(self.source, self.tag)
-        _bytes(self.array)[: taken.nbytes].copy_(torch.from_numpy(taken))
-        return int(taken.nbytes)
+        message = self.comm.take(self.source, self.tag)
+        _bytes(self.array)[: message.nbytes].copy_(torch.from_numpy(message))
+        return int(message.nbytes)
 
 
 def _tags(tag: int) -> tuple[int, int]:
-    """A message of ours takes two."""
+    """The two tags of a message: for its length and its bytes."""
     return 2 * tag, 2 * tag + 1
 
 

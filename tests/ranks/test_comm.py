@@ -146,7 +146,7 @@ def test_too_small_an_array_is_an_error():
         else:
             comm.receive(np.zeros(8, np.uint8), 1).wait()
 
-    with pytest.raises(ValueError, match="9 bytes came, the array has 8"):
+    with pytest.raises(ValueError, match="9 bytes arrived for an array of 8"):
         simulate(2, run)
 
 

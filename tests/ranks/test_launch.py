@@ -141,7 +141,7 @@ def test_ranks_that_share_cores_are_not_bound(tmp_path: Path, capsys: pytest.Cap
     assert main([*arguments, "--oversubscribe", "--", "info"]) == 0
     assert capsys.readouterr().err == ""
     assert main([*arguments, "--bind", "cores", "--", "info"]) == 2
-    assert f"need {count(cores + 1, 'core')}, this machine has {cores}" in capsys.readouterr().err
+    assert f"need {count(cores + 1, 'core')}, but this machine has {cores}" in capsys.readouterr().err
 
 
 def test_two_hardware_threads_are_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_a_dry_run_may_be_for_another_machine(
         more = ["--num-replicas", "4"] if kind == "poprun" else ["--launcher", kind]
         words, said = dry_run(capsys, "--ranks", "2", "--hosts", "a,b", *more)
         assert words[0] == program
-        assert said == f"sparsesnn: launch: there is no {program} here that could run this\n"
+        assert said == f"sparsesnn: launch: {program} is not installed here, so this command cannot run\n"
     assert main(["launch", "--ranks", "2", "--launcher", "srun", "--", "info"]) == 2
     assert "there is no srun on PATH" in capsys.readouterr().err
 
@@ -180,18 +180,21 @@ def test_template_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--ranks", "2"], "which command. give it after --"),
+        (["--ranks", "2"], "the command is missing; give it after --"),
         (["--ranks", "0", "--", "info"], "--ranks: is 0; give a whole number"),
-        (["--ranks", "2", "--launcher", "/nowhere/mpirun", "--", "info"], "'/nowhere/mpirun', no executable file"),
+        (
+            ["--ranks", "2", "--launcher", "/nowhere/mpirun", "--", "info"],
+            "'/nowhere/mpirun', which is not an executable file",
+        ),
         (["--ranks", "2", "--vipu-partition", "p", "--", "info"], "of how many replicas. give --num-replicas"),
         (["--ranks", "2", "--env", "A", "--", "info"], "--env: is 'A'; give NAME=VALUE"),
         (["--ranks", "2", "--launcher-args", "'", "--", "info"], "--launcher-args: .*; close the quotes"),
         (["--hosts", "a;b", "--ranks", "2", "--", "info"], "--hosts: is 'a;b'"),
         (
             ["--ranks", "2", "--", "trian", "digits"],
-            "'trian' is no sparsesnn command; allowed: train, .* ends in .py, or -m",
+            "'trian' is not a sparsesnn command; allowed: train, .* ends in .py, or -m",
         ),
-        (["--ranks", "2", "--", "nowhere.py"], r"launch: nowhere.py: there is no such file in /.*; give the path"),
+        (["--ranks", "2", "--", "nowhere.py"], r"launch: nowhere.py: no such file in /.*; give the path"),
         (
             ["--rank", "2", "--", "info"],
             "sparsesnn launch: '--rank' is unknown; did you mean --ranks; `sparsesnn launch",
@@ -239,17 +242,17 @@ def test_ranks_come_from_the_job(
     words, said = dry_run(capsys)
     assert words[1:3] == ["--ntasks=6", "--cpus-per-task=16"]
     assert "--cpu-bind=cores" in words  # other machines' cores: not to be compared with these
-    assert said == "sparsesnn: launch: 6 ranks on 2 hosts, from SLURM_NTASKS; --ranks changes it\n"
+    assert said == "sparsesnn: launch: 6 ranks on 2 hosts, from SLURM_NTASKS; change it with --ranks\n"
     words, said = dry_run(capsys, "--ranks-per-host", "4", "--threads", "8")
     assert words[1:4] == ["--ntasks=8", "--cpus-per-task=8", "--ntasks-per-node=4"]
-    assert said.startswith("sparsesnn: launch: 8 ranks on 2 hosts, from --ranks-per-host; --ranks changes it\n")
+    assert said.startswith("sparsesnn: launch: 8 ranks on 2 hosts, from --ranks-per-host; change it with --ranks\n")
     assert "8 ranks, but this job has room for 6 (SLURM_NTASKS)" in said
     assert dry_run(capsys, "--ranks", "2")[1] == ""
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "512")  # hardware threads, perhaps: srun knows
     words, said = dry_run(capsys)
     assert words[1:3] == ["--ntasks=6", "--cpus-per-task=512"]
-    assert said == "sparsesnn: launch: 6 ranks, from SLURM_NTASKS; --ranks changes it\n"
+    assert said == "sparsesnn: launch: 6 ranks, from SLURM_NTASKS; change it with --ranks\n"
 
 
 def test_more_ranks_than_the_job_has_room_for(
@@ -369,7 +372,7 @@ def test_open_mpi_and_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         with pytest.raises(SystemExit):
             main(["launch", "--ranks", "1", "--launcher", fake, *arguments, "--", "info"])
         said = capsys.readouterr().err
-        assert ("Open MPI does not start programs of root; " in said) is hint
+        assert ("Open MPI refuses to start programs as root; " in said) is hint
         assert ("--launcher-args=--allow-run-as-root" in said) is hint
     assert len(started) == 3
 
@@ -393,8 +396,11 @@ def test_poprun_starts_one_instance(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "launch: how many ranks. this is no job of Slurm, .* give --ranks, such as --ranks 2, or --hosts"),
-        (["--template", "slurm", "--ranks-per-host", "4"], "--template slurm: how many ranks. give --ranks"),
+        (
+            [],
+            "launch: the number of ranks is missing, .* not a job of Slurm, .* give --ranks, such as --ranks 2, or --hosts",
+        ),
+        (["--template", "slurm", "--ranks-per-host", "4"], "--template slurm: needs --ranks"),
         (["--ranks-per-host", "0"], "--ranks-per-host: is 0; give a whole number, at least 1"),
         (["--hosts", "a:0"], "--hosts: is 'a:0'"),
         (["--hosts", "a:6,b:2", "--ranks", "4"], "--hosts: has room for 8 ranks, but --ranks is 4; give --ranks 8"),

@@ -83,17 +83,17 @@ def test_command_lines(kind: str, options: dict[str, Any], expected: str) -> Non
     ("kind", "options", "message"),
     [
         ("mpirun", {}, "--launcher: is 'mpirun'; allowed: openmpi, mpich, srun, poprun"),
-        ("openmpi", {"poprun": PopRun()}, "--vipu-partition: are PopRun's, not those of openmpi"),
-        ("mpich", {"pmi": "pmi2"}, "--mpi: is 'pmi2', which chooses a plugin of srun, not of mpich"),
+        ("openmpi", {"poprun": PopRun()}, "--vipu-partition: are options for PopRun, not for openmpi"),
+        ("mpich", {"pmi": "pmi2"}, "--mpi: is 'pmi2', a plugin for srun, not for mpich"),
         ("srun", {"ranks": 4, "hosts": (Host("a", 1), Host("b", 3))}, "a:1, b:3; srun spreads ranks evenly"),
         ("srun", {"environment": {"A": "x,y"}}, "--env: A is 'x,y'; srun --export splits at commas"),
-        ("poprun", {}, "--launcher poprun: how many replicas"),
+        ("poprun", {}, "--launcher poprun: needs --num-replicas"),
         ("poprun", {"poprun": PopRun(), "environment": {"A": "x y"}}, "PopRun splits at blanks"),
-        ("poprun", {"poprun": PopRun(), "oversubscribe": True}, "cores of its own; leave it out"),
+        ("poprun", {"poprun": PopRun(), "oversubscribe": True}, "its own cores; leave it out"),
         (
             "poprun",
             {"ranks": 4, "poprun": PopRun(4), "hosts": (Host("a", 3), Host("b", 1))},
-            "PopRun puts as many instances on each host",
+            "PopRun puts the same number of instances on each host",
         ),
     ],
 )
@@ -132,7 +132,7 @@ def test_jobs_that_make_no_sense(options: dict[str, Any], message: str) -> None:
 
 
 def test_a_job_needs_a_program() -> None:
-    with pytest.raises(ConfigError, match="which command. give it after --"):
+    with pytest.raises(ConfigError, match="the command is missing; give it after --"):
         Job(())
 
 
@@ -161,7 +161,7 @@ def test_no_hosts(text: str) -> None:
 
 
 def test_hosts_say_all_or_nothing() -> None:
-    with pytest.raises(ConfigError, match="--hosts: is 'a:1,b'; say how many ranks for every host"):
+    with pytest.raises(ConfigError, match="--hosts: is 'a:1,b'; give the number of ranks for every host"):
         parse_hosts("a:1,b", 2)
     with pytest.raises(ConfigError, match="names 3 hosts for 2 ranks"):
         parse_hosts("a,b,c", 2)
@@ -258,7 +258,7 @@ def test_poprun_script() -> None:
     ("template", "job", "batch", "message"),
     [
         ("pbs", CLUSTER_JOB, {}, "--template: is 'pbs'; allowed: slurm, jsc, alcf, poprun"),
-        ("slurm", Job(PROGRAM, ranks=2), {}, "--template slurm: how many ranks on a node. give --ranks-per-host"),
+        ("slurm", Job(PROGRAM, ranks=2), {}, "--template slurm: needs the ranks per node; give --ranks-per-host"),
         (
             "slurm",
             Job(PROGRAM, ranks=2, ranks_per_host=2, hosts=(Host("a", 2),)),

@@ -67,24 +67,24 @@ def test_ranks_apart_have_the_network_of_one_rank(grow: str) -> None:
     [
         (
             {"dry_run_ranks": (64, 8)},
-            r"--dry-run-ranks: are \[64, 8\]; give different numbers from 2 up in ascending order",
+            r"--dry-run-ranks: is \[64, 8\]; give different numbers from 2 up in ascending order",
         ),
-        ({"dry_run_ranks": (1, 8)}, r"--dry-run-ranks: are \[1, 8\]; give different numbers from 2 up"),
+        ({"dry_run_ranks": (1, 8)}, r"--dry-run-ranks: is \[1, 8\]; give different numbers from 2 up"),
         (
             {"dry_run_ranks": (8,), "ranks": (1,)},
             r"--dry-run-ranks: \[8\] .* --ranks 1 does not measure; add --ranks 1,2 or --link",
         ),
-        ({"link": "10,2"}, "--link: is '10,2', but only --dry-run-ranks reads it; add them"),
-        ({"dry_run_ranks": (64,)}, "--steps: are 100 for 128 layers: .* give at least 129"),
+        ({"link": "10,2"}, "--link: is '10,2', but it applies only with --dry-run-ranks; add that"),
+        ({"dry_run_ranks": (64,)}, "--steps: is 100 for 128 layers: .* give at least 129"),
         ({"kind": "scaling"}, "--kind: is 'scaling'; allowed: weak-scaling, strong-scaling, batch-size"),
         ({"grow": "depth"}, "--grow: is 'depth'; allowed: layers, width, batch"),
-        ({"ranks": (2, 1)}, r"--ranks: are \[2, 1\]; give different numbers in ascending order"),
-        ({"ranks": ()}, "--ranks: are "),
+        ({"ranks": (2, 1)}, r"--ranks: is \[2, 1\]; give different numbers in ascending order"),
+        ({"ranks": ()}, "--ranks: is "),
         ({"n_layers": 0}, "--layers: is 0; give at least 1"),
         ({"activity": 0.1}, "--activity: is 0.1 with room for 0.05; give 0 < activity <= --max-activity <= 1"),
         (
             {"n_steps": 8, "ranks": (1, 2, 4)},
-            "--steps: are 8 for 8 layers: spikes would not reach the last; .* least 9",
+            "--steps: is 8 for 8 layers: spikes would not reach the last layer; .* least 9",
         ),
     ],
 )
@@ -230,7 +230,7 @@ def test_links_of_the_newest_series_are_known(tmp_path: Path, monkeypatch: pytes
     new = save("strong-scaling", None)  # one rank alone has no links
     assert measured_links() == (Links(1e9, 5e-3), old)
     assert given_links(str(old)) == Links(1e9, 5e-3)
-    with pytest.raises(ConfigError, match="measured one rank alone"):
+    with pytest.raises(ConfigError, match="is a series of one rank"):
         given_links(str(new))
     new.write_text('{"rows": 3}')
     with pytest.raises(ConfigError, match=r"holds no links .*; give the scaling.json"):
@@ -421,7 +421,7 @@ def test_a_dry_run_that_fails_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_rank_that_fails_is_said(replicas: int, ranks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     point = replace(SMALL, replicas=replicas, shards=1)
-    with pytest.raises(SparseSnnError, match=f"^{ranks} ended with code .*; what was said is above. The command: "):
+    with pytest.raises(SparseSnnError, match=f"^{ranks} ended with code .*; see its output above. The command: "):
         scaling.run_point(point, 1, ["--bind", "none", "--oversubscribe", "--env", "SPARSESNN_ISA=none"])
     assert list(tmp_path.iterdir()) == []
 
@@ -429,7 +429,7 @@ def test_a_rank_that_fails_is_said(replicas: int, ranks: str, tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["weak-scaling", "--launch", "--ranks 3"], "--launch: gives --ranks or --threads"),
+        (["weak-scaling", "--launch", "--ranks 3"], "--launch: contains --ranks or --threads"),
         (["weak-scaling", "--launch", "--hosts 'a"], '--launch: "--hosts \'a": No closing quotation; close the quotes'),
         (["--ranks", "3", "weak-scaling"], "launch weak-scaling: --ranks before it would have no effect"),
         (["--hosts", "a", "--dry-run", "batch-size"], "launch batch-size: --hosts, --dry-run before it would have no"),
@@ -437,7 +437,7 @@ def test_a_rank_that_fails_is_said(replicas: int, ranks: str, tmp_path: Path, mo
             ["--ranks", "2", "--", "weak-scaling"],
             "weak-scaling starts ranks itself; write: sparsesnn launch weak-scaling",
         ),
-        (["strong-scalling"], "'strong-scalling' is no sparsesnn command"),
+        (["strong-scalling"], "'strong-scalling' is not a sparsesnn command"),
         (["batch-size", "--batches", "0"], "--batches: is '0'; give whole numbers from 1 to 1,000,000"),
         (["weak-scaling", "--dry-run-ranks", "8", "--link", "fast"], "--link: is 'fast'; give GB/s and µs"),
         (["weak-scaling", "--dry-run-ranks", "many"], "--dry-run-ranks: is 'many'; give whole numbers"),
@@ -527,7 +527,7 @@ def test_series_under_poprun_are_the_same(tmp_path: Path, monkeypatch: pytest.Mo
         ({"backend": "gpu"}, "--backend: is 'gpu'; allowed: cpu, ipu, ipu-model"),
         (
             {"backend": "ipu-model", "ranks": (1, 3)},
-            r"--ranks: are \[1, 3\] with --backend ipu-model, .* for 3 give 2 or 4",
+            r"--ranks: is \[1, 3\] with --backend ipu-model, .* for 3 give 2 or 4",
         ),
         ({"backend": "ipu-model", "target": "ipu-mk2:2"}, "--target: is 'ipu-mk2:2', of 2 IPUs; give one IPU"),
         ({"backend": "ipu-model", "target": "cpu:2"}, "--target: is 'cpu:2' with --backend ipu-model; give an IPU"),
@@ -536,9 +536,9 @@ def test_series_under_poprun_are_the_same(tmp_path: Path, monkeypatch: pytest.Mo
             "--instances: is 2 with --backend ipu-model, which runs in one process",
         ),
         ({"backend": "ipu-model", "instances": -1}, "--instances: is -1"),
-        ({"backend": "ipu-model", "dry_run_ranks": (8,)}, "--dry-run-ranks: are .* with --backend ipu-model; only cpu"),
+        ({"backend": "ipu-model", "dry_run_ranks": (8,)}, "--dry-run-ranks: is .* with --backend ipu-model; only cpu"),
         ({"backend": "ipu"}, "backend 'ipu' needs the Poplar SDK"),
-        ({"instances": 1}, "--instances: is 1 with --backend cpu; only ipu and ipu-model read it"),
+        ({"instances": 1}, "--instances: is 1 with --backend cpu; it applies only to ipu and ipu-model"),
         ({"target": "ipu-mk2:1x8"}, "--target: is 'ipu-mk2:1x8' with --backend cpu"),
     ],
 )

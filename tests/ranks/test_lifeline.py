@@ -127,7 +127,7 @@ def test_ranks_go_on_without_the_watch(capfd):
     assert fates(3, end, told=lambda rank: rank == 1) == [None, 2, None]
     said = _said(capfd).splitlines()
     assert len(said) == 2
-    assert re.match(r"sparsesnn: warning: rank 0/3: the process that watches .* was killed; the run goes on", said[0])
+    assert re.match(r"sparsesnn: warning: rank 0/3: the process that watches .* was killed; the run continues", said[0])
     assert said[1] == "sparsesnn: error: rank 1/3: loss: is NaN"
 
 
@@ -434,7 +434,7 @@ def test_an_address_that_is_slow_is_not_given_up(monkeypatch, capfd):
         assert None not in chosen
         time.sleep(0.3)  # what was left is heard of
         assert sorted(watched.watch.lines) == [0, 1]
-        assert not watched.watch.said
+        assert not watched.watch.failures
         for line in chosen:
             leave(line)
     assert _said(capfd) == ""

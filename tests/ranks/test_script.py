@@ -34,7 +34,7 @@ def test_counts_that_agree() -> None:
     [
         (MPICH, SLURM, r"^slurm started 3 ranks, but MPI counts 1: .*MPICH Version: 5.0.2\).*srun --mpi=pmi2$"),
         (OPEN_MPI, SLURM, r"Open MPI v4.1.4\).*srun --mpi=pmix$"),
-        ("Somebody's MPI 1.0", SLURM, r"Somebody's MPI 1.0\).*the plugin that your cluster names .*srun --mpi=list"),
+        ("Somebody's MPI 1.0", SLURM, r"Somebody's MPI 1.0\).*your cluster's plugin .*srun --mpi=list"),
         (MPICH, {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}, "^openmpi started 2 ranks, .*--no-binary mpi4py"),
     ],
 )  # fmt: skip
