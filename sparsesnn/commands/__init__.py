@@ -1,1 +1,1 @@
-"""The commands, one module each: `register(commands)` adds its parser. They import the package only when they run."""
+"""The commands, one module each; `register(commands)` adds a parser. A command imports the package only when it runs."""

@@ -1,4 +1,4 @@
-"""`sparsesnn bench`: measure speed and memory, one benchmark a module."""
+"""`sparsesnn bench`: measure speed and memory; one module per benchmark."""
 
 from __future__ import annotations
 

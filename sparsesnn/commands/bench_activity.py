@@ -15,20 +15,20 @@ examples:
   sparsesnn bench activity
   sparsesnn bench activity --shapes shd --layers 2,3 --max-activity 1,5,20
   sparsesnn bench activity --shapes nmnist --data nmnist=DIR
-  sparsesnn bench activity --backend ipu --shapes shd                     seconds of an IPU, next to the prediction
+  sparsesnn bench activity --backend ipu --shapes shd                     time on an IPU, next to the prediction
   sparsesnn bench activity --backend ipu-model --target ipu-mk2:1x64 --shapes shd --layers 2 --hidden 200 --steps 20 --batch 8
 
-what is measured: training steps of networks with 2,944 hidden neurons in 2 to 5 layers. natural: a layer fires what its
-  weights make it fire, its lists hold at most max activity (upper bound of throughput). fixed: lists forced full (lower
-  bound). dense: the baseline, which computes every neuron.
---out holds activity.csv, activity.json, activity.png and README.md, which says what each column means; a run that was
-  stopped goes on where it stopped. The whole takes some ten minutes on two cores."""
+measured: training steps of networks with 2,944 hidden neurons in 2 to 5 layers. natural: layers fire as their weights
+  decide, and lists hold at most max activity (upper bound of throughput). fixed: lists are forced full (lower bound).
+  dense: the baseline, which computes every neuron.
+--out gets activity.csv, activity.json, activity.png and README.md, which explains every column; an interrupted run
+  resumes where it stopped. A full run takes about ten minutes on two cores."""
 
 
 def register(what: Any) -> None:
     text = (
-        "fixed against natural activity, beside the dense baseline: "
-        "Throughput against the activity that lists have room for, with both bounds."
+        "fixed against natural activity, with the dense baseline: "
+        "Measures throughput over the activity that fits into lists, with both bounds."
     )
     flags = "steps batch device precision repeats=3 threads"
     parser = add_parser(what, "activity", text, EXAMPLES, _activity, flags)
@@ -42,24 +42,27 @@ def register(what: Any) -> None:
         "--max-activity", default="0.5,1,2,5,10,20,50", metavar="%,…", help="percent (default: %(default)s)"
     )
     parser.add_argument(
-        "--natural-activity", default="1", metavar="%", help="percent that natural networks fire (default: %(default)s)"
+        "--natural-activity",
+        default="1",
+        metavar="%",
+        help="percent of neurons that fire in natural networks (default: %(default)s)",
     )
     parser.add_argument("--hidden", type=int, default=2944, metavar="N", help="hidden neurons (default: %(default)s)")
     parser.add_argument(
         "--backends",
         metavar="B,…",
-        help="cpu, ipu or ipu-model, and dense for the acceleration over it (default: cpu,dense; with --backend that one alone)",
+        help="cpu, ipu or ipu-model, and dense for the speedup over it (default: cpu,dense; with --backend only that one)",
     )
     parser.add_argument(
         "--backend",
         metavar="NAME",
-        help="the same as --backends with one name: ipu measures seconds, ipu-model counts cycles on an emulated IPU; both next to "
-        "the prediction",
+        help="same as --backends with one name: ipu measures seconds, ipu-model counts cycles on an emulated IPU; both are compared "
+        "with the prediction",
     )
     parser.add_argument(
         "--target",
         metavar="MACHINE",
-        help="of ipu and ipu-model: IPUs × tiles, such as ipu-mk2:1x64 (default: ipu-mk2)",
+        help="for ipu and ipu-model: IPUs × tiles, such as ipu-mk2:1x64 (default: ipu-mk2)",
     )
 
 
@@ -82,10 +85,12 @@ def _activity(options: argparse.Namespace) -> int:
     if len(sparse) != 1 or len(set(backends)) < len(backends) or sparse[0] not in ("cpu", "ipu", "ipu-model"):
         raise ConfigError(
             f"--backend{'s' * (options.backend is None)}: is {','.join(backends)!r}; give one of cpu, ipu, ipu-model, and with "
-            "--backends also dense, for the acceleration over it, such as cpu,dense"
+            "--backends also dense, for the speedup over it, such as cpu,dense"
         )
     if options.target is not None and sparse == ["cpu"]:
-        raise ConfigError(f"--target: is {options.target!r}, which only backend ipu or ipu-model reads; leave it out")
+        raise ConfigError(
+            f"--target: is {options.target!r}, which applies only to backend ipu or ipu-model; leave it out"
+        )
     settings = Settings(
         shapes=tuple(options.shapes.split(",")),
         data=tuple(data),
@@ -107,5 +112,5 @@ def _activity(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(rows, allow_nan=False))
     else:
-        print(f"{count(len(rows), 'row')} in {options.out / 'activity.csv'}, drawn in {options.out / 'activity.png'}")
+        print(f"{count(len(rows), 'row')} in {options.out / 'activity.csv'}, plotted in {options.out / 'activity.png'}")
     return 0

@@ -14,12 +14,12 @@ examples:
   sparsesnn bench baselines --steps 50,100,200 --batch 16,48,128 --modes step,fused
   sparsesnn bench baselines --net 700-512-20 --net 700-1024r-20 --json
   sparsesnn bench baselines --net 1x28x28:5C12+MP2-5C64+MP2-10 --steps 25 --batch 128     with convolutions: see below
-  sparsesnn bench baselines --device cuda:0 --precision bfloat16     peak memory and energy are then the device's
+  sparsesnn bench baselines --device cuda:0 --precision bfloat16     with peak memory and energy of the device
 
 modes: step (plain autograd, one step at a time), hoist (input products over the whole sequence), fused (one autograd
-  node a population, which keeps its input current and recomputes the rest), compile (torch.compile; compiles for some
-  seconds first). All compute the same loss and gradients. Times are medians of interleaved steps; memory is the peak of
-  a process of its own above its weights, data and optimizer state.
+  node per population, which keeps its input current and recomputes the rest), compile (torch.compile; takes a few
+  seconds to compile first). All compute the same loss and gradients. Times are medians of interleaved steps; memory is
+  the peak of a separate process, in addition to its weights, data and optimizer state.
 networks with convolutions: channels x height x width, a colon, and layers: 5C12 a convolution (kernel 5, 12 channels; s2 stride,
   p pads), MP2, AP2 and SP2 pool spikes, +MP2 pools currents, a size is fully connected, s a spiking readout.
 --json prints a list: mode, samples_per_s, peak_bytes, step_ms, loss, net, n_steps, n_samples, threads,
@@ -29,12 +29,12 @@ networks with convolutions: channels x height x width, a colon, and layers: 5C12
 def register(what: Any) -> None:
     text = (
         "the modes of the dense backend: "
-        "time and memory: Races the modes of the dense backend over networks, time steps and batches."
+        "time and memory: Compares the modes of the dense backend over networks, time steps and batches."
     )
     flags = "device precision threads repeats=7"
     parser = add_parser(what, "baselines", text, EXAMPLES, _baselines, flags)
     parser.add_argument(
-        "--net", action="append", metavar="TEXT", help="a network; may be given again (default: 700-1024-1024-20)"
+        "--net", action="append", metavar="TEXT", help="a network; may be repeated (default: 700-1024-1024-20)"
     )
     parser.add_argument(
         "--images",

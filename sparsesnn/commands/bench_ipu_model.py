@@ -13,19 +13,19 @@ examples:
   sparsesnn bench ipu-model --net 700-128-20 --batch 8 --steps 20 --target ipu-mk2:1x64
   sparsesnn bench ipu-model --net 700-974-974-974-20 --delay 1 --target ipu-mk2     the net of Finkbeiner et al. 2024
 
-cycles are predicted, not measured: what codelets cost is in host/src/emulator/work.h, what the machine does in
-host/src/emulator/machine.h; docs/ipu.md says where each number is from."""
+cycles are predicted, not measured: costs of codelets are in host/src/emulator/work.h, those of the machine in
+host/src/emulator/machine.h; docs/ipu.md names the source of each number."""
 
 
 def register(what: Any) -> None:
     text = (
         "one training step on the emulated IPU: "
-        "Builds the IPU program, runs one training step on the emulated machine, and says what it counted."
+        "Builds the IPU program, runs one training step on the emulated machine, and prints its counts."
     )
     flags = "net=700-128-20 steps=20 batch=8 input-activity hidden-activity"
     parser = add_parser(what, "ipu-model", text, EXAMPLES, _run, flags)
     parser.add_argument(
-        "--delay", type=int, default=0, choices=(0, 1), help="of all connections (default: %(default)s)"
+        "--delay", type=int, default=0, choices=(0, 1), help="delay of all connections (default: %(default)s)"
     )
     parser.add_argument(
         "--max-activity",
@@ -44,7 +44,7 @@ def register(what: Any) -> None:
         "--checks",
         default="first",
         choices=("always", "first", "never"),
-        help="when the machine looks for races and unwritten data (default: the first run of each phase)",
+        help="when to check for races and unwritten data (default: in the first run of each phase)",
     )
 
 

@@ -12,11 +12,13 @@ EXAMPLES = """\
 examples:
   sparsesnn bench step
   sparsesnn bench step --net 700-1024r-20 --backend dense --json
-  sparsesnn bench step --weights bfloat16                        half the bytes of weights"""
+  sparsesnn bench step --weights bfloat16                        half the bytes for weights"""
 
 
 def register(what: Any) -> None:
-    text = "one training step: Times forward, backward and Adam of one batch, and says where the time goes."
+    text = (
+        "one training step: Times the forward pass, the backward pass and Adam on one batch, and breaks the time down."
+    )
     flags = "net steps batch input-activity hidden-activity device precision threads repeats"
     parser = add_parser(what, "step", text, EXAMPLES, _step, flags)
     parser.add_argument("--backend", default="cpu", choices=("cpu", "dense"), help="default: %(default)s")
@@ -24,7 +26,7 @@ def register(what: Any) -> None:
         "--weights",
         default="float32",
         choices=("float32", "bfloat16"),
-        help="how the engine reads the weights (default: %(default)s)",
+        help="type in which the engine reads weights (default: %(default)s)",
     )
 
 

@@ -1,4 +1,4 @@
-"""`sparsesnn data`: look at data sets, convert them, check and remove what is cached, draw a sample."""
+"""`sparsesnn data`: describe and convert data sets, check and remove cached files, draw a sample."""
 
 from __future__ import annotations
 
@@ -19,45 +19,47 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 A data set is converted once, from raw events to spike lists, and kept in the event cache: one file for each data set,
-split and choice of options. Training converts what is missing by itself; these commands do it ahead, and look after the
+split and choice of options. Training converts missing parts automatically; these commands do it ahead, and maintain the
 cache. It is in $SPARSESNN_CACHE, else in ~/.cache/sparsesnn."""
 
 EXAMPLES = """\
 examples:
-  sparsesnn data info                                what is cached, and how large it is
-  sparsesnn data info nmnist                         what N-MNIST is: unit order, options, license, citation
-  sparsesnn data build shd --data ~/data             convert what 'sparsesnn train shd' would need
+  sparsesnn data info                                list cached files and their sizes
+  sparsesnn data info nmnist                         describe N-MNIST: unit order, options, license, citation
+  sparsesnn data build shd --data ~/data             convert the parts that 'sparsesnn train shd' needs
   sparsesnn data build nmnist --data ~/data --set data.pool=2 --workers 8
-  sparsesnn data check events.npz                    what a file of your own events holds, and a picture
+  sparsesnn data check events.npz                    summarize a file of your own events, with a picture
   sparsesnn data verify                              compare every file with its checksum
   sparsesnn data show dvsgesture --data ~/data --sample 3 --out wave.gif
   sparsesnn data show events.npz --sample 3
-  sparsesnn data clear shd                           remove what is cached of SHD"""
+  sparsesnn data clear shd                           remove the cached files of SHD"""
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "data",
-        help="convert data sets, look after the event cache, draw samples",
+        help="convert data sets, maintain the event cache, draw samples",
         description=DESCRIPTION,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = parser.add_subparsers(dest="action", metavar="WHAT", required=True)
 
-    info = what.add_parser("info", help="what a data set is; what is cached", description="Looks, changes nothing.")
-    info.add_argument("dataset", nargs="?", metavar="DATASET", help="one data set; without: all that is cached")
+    info = what.add_parser("info", help="describe a data set; list cached files", description="Changes nothing.")
+    info.add_argument(
+        "dataset", nargs="?", metavar="DATASET", help="describe this data set (default: list all cached files)"
+    )
     info.add_argument("--json", action="store_true", help="print JSON")
     info.set_defaults(run=_info)
 
     build = what.add_parser(
         "build",
         help="convert a data set into the cache",
-        description="Converts the parts that training with the same options would read; what is cached already stays.",
+        description="Converts the parts that training with the same options reads; cached parts are kept.",
     )
     build.fill = _add_source
-    build.add_argument("--split", metavar="NAME", help="only this part (default: all that training would read)")
-    build.add_argument("--workers", type=int, metavar="N", help="processes (default: as many as pay)")
+    build.add_argument("--split", metavar="NAME", help="only this part (default: all parts that training reads)")
+    build.add_argument("--workers", type=int, metavar="N", help="processes (default: chosen by cores and size)")
     build.set_defaults(run=_build)
 
     verify = what.add_parser(
@@ -69,7 +71,7 @@ def register(commands: Any) -> None:
     clear = what.add_parser(
         "clear",
         help="remove cached files",
-        description="Removes files of the cache, and nothing else; they can be made anew from the data set's own files.",
+        description="Removes files of the cache, and nothing else; they can be made again from the data set's own files.",
     )
     clear.add_argument("dataset", nargs="?", metavar="DATASET", help="only this data set")
     clear.set_defaults(run=_clear)
@@ -79,16 +81,16 @@ def register(commands: Any) -> None:
     show = what.add_parser(
         "show",
         help="draw a sample",
-        description="Draws what the network will see: a raster for sound; for cameras frames, and an animation.",
+        description="Draws the network's input: a raster for sound; for cameras frames, and an animation.",
     )
     show.fill = _add_source
     show.add_argument("--split", default="train", metavar="NAME", help="default: %(default)s")
-    show.add_argument("--sample", type=int, default=0, metavar="N", help="its number (default: %(default)s)")
+    show.add_argument("--sample", type=int, default=0, metavar="N", help="number of the sample (default: %(default)s)")
     show.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
-        help="png, svg, pdf, or gif: the animation (default: DATASET-SPLIT-N.png, .gif)",
+        help="png, svg, pdf, or gif for the animation (default: DATASET-SPLIT-N.png, .gif)",
     )
     show.set_defaults(run=_show)
 
@@ -103,7 +105,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
         "dataset",
         nargs="?",
         metavar="DATASET",
-        help="name of the data set, or a file of your own events; unless --config says it",
+        help="name of the data set, or a file of your own events; may be left out with --config",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="take the options of a training configuration")
     add_flags(parser, ("data",))
@@ -160,13 +162,13 @@ def _build(options: argparse.Namespace) -> int:
             splits += own_parts(data, event_set)
         print(_summary(split, event_set))
         if event_set.path is None:
-            print(f"  not cached: made anew each time, in {seconds:.1f} s")
+            print(f"  not cached: made again each time, in {seconds:.1f} s")
             continue
         stat = event_set.path.stat()
         made = before.get(event_set.path) != stat.st_mtime
         source = event_set.description.get("source", {}).get("size")
         share = f", {stat.st_size / source:.2f} of its source" if source else ""
-        print(f"  {'made' if made else 'was there'}, {seconds:.1f} s; {_megabytes(stat.st_size)}{share}")
+        print(f"  {'made' if made else 'cached already'}, {seconds:.1f} s; {_megabytes(stat.st_size)}{share}")
         print(f"  {event_set.path}")
     return 0
 
@@ -186,7 +188,7 @@ def _verify(options: argparse.Namespace) -> int:
             print(f"damaged  {entry.path.name}: {error}")
     if faults:
         raise CacheError(
-            f"{folder}: {faults} of {len(kept)} cached files are damaged; remove them, they will be made anew when needed"
+            f"{folder}: {faults} of {len(kept)} cached files are damaged; remove them, and they will be made again when needed"
         )
     print(f"{count(len(kept), 'file')} in {folder}")
     return 0
@@ -225,10 +227,10 @@ def _show(options: argparse.Namespace) -> int:
                 plots.plot_sample(event_set, options.sample, out, title=title)
             elif event_set.sensor:
                 slower = plots.animate_sample(event_set, options.sample, out)
-                more = f", {slower:.3g} times slower than life" if slower > 1.05 else ""
+                more = f", {slower:.3g} times slower than real time" if slower > 1.05 else ""
             else:
                 raise ConfigError(
-                    f"--out: is {out}; an animation needs a camera, which {config.data.name} is not; end it in .png, .svg or .pdf"
+                    f"--out: is {out}; only data from a camera can be animated, not {config.data.name}; use .png, .svg or .pdf"
                 )
         except OSError as error:
             raise ConfigError(f"--out: {out} cannot be written ({error.strerror}); give another file") from None
@@ -236,16 +238,16 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
-# ---- what they share -----------------------------------------------------------------------------------------------
+# ---- helpers -------------------------------------------------------------------------------------------------------
 
 
 def _resolve(options: argparse.Namespace) -> Config:
-    """The configuration that training with these options would have."""
+    """The configuration of training with these options."""
     from sparsesnn.commands.train import read_config
     from sparsesnn.config.flags import resolve
 
     if options.dataset is None and options.config is None:
-        raise ConfigError(f"data {options.action}: which data set? name one, or give --config FILE")
+        raise ConfigError(f"data {options.action}: the data set is missing; name one, or give --config FILE")
     named = {} if options.dataset is None else {"data": {"name": options.dataset}}
     if options.dataset is not None and Path(options.dataset).suffix.lower() in (".npz", ".h5", ".hdf5"):
         named = {"data": {"name": "events", "dir": options.dataset}}
@@ -265,7 +267,7 @@ def _known(name: str | None) -> str | None:
     from sparsesnn import datasets
 
     if name is not None:
-        datasets.split_names(name)  # raises for a name that does not exist
+        datasets.split_names(name)  # raises for an unknown name
     return name
 
 

@@ -1,4 +1,4 @@
-"""`sparsesnn data check`: what a file of a person's own events holds, in words and as a picture."""
+"""`sparsesnn data check`: a summary of a file of the user's events, as text and as a picture."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from sparsesnn.wording import printable
 if TYPE_CHECKING:
     from sparsesnn.datasets.recording import Recording
 
-#: names that are listed in a line
+#: most names listed in a line
 _MOST_NAMES = 12
-#: units that are counted one by one; of more only those that have events
+#: most units counted one by one; beyond that only units with events
 _MOST_COUNTED = 1 << 22
-#: events that are drawn of a sample
+#: most events drawn per sample
 _MOST_DOTS = 20_000
 
 
 def register(what: Any) -> None:
     check = what.add_parser(
         "check",
-        help="say what a file of your own events holds, and draw it",
-        description="Reads a .npz or HDF5 file, or a folder with one for each part, and says what is there: units, rates, "
+        help="summarize a file of your own events, with a picture",
+        description="Reads a .npz or HDF5 file, or a folder with one for each part, and summarizes it: units, rates, "
         "durations, classes, groups. `sparsesnn data info events` explains the arrays.",
     )
     check.add_argument("file", type=Path, metavar="FILE", help=".npz, .h5, or a folder of them")
@@ -37,9 +37,9 @@ def register(what: Any) -> None:
     check.add_argument(
         "--start",
         choices=STARTS,
-        help="where the time of a sample begins, as data.start of training (default: first if the samples begin late, else zero)",
+        help="start of a sample's time, as data.start in training (default: first if the samples begin late, else zero)",
     )
-    check.add_argument("--no-plot", action="store_true", help="words only")
+    check.add_argument("--no-plot", action="store_true", help="text only")
     check.set_defaults(run=_check)
 
 
@@ -76,7 +76,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def describe(recording: Recording, parts: list[str], start: str = "zero") -> list[str]:
-    """Lines of text: what is there, and what looks wrong; `start`: the option of training."""
+    """Lines of text: a summary, and likely mistakes; `start`: the option of training."""
     n_events, spans = recording.n_events, _spans(recording)
     first = np.array([s[0] for s in spans]) if spans else np.zeros(0)
     length = np.array([s[1] - s[0] for s in spans]) if spans else np.zeros(0)
@@ -101,11 +101,11 @@ def describe(recording: Recording, parts: list[str], start: str = "zero") -> lis
     lines.append("parts    " + ", ".join(f"{part} {recording.of_part(part).size:,}" for part in parts))
     lines += [f"note     {text}" for text in (*recording.notes(start), *recording.wraps.texts())]
     if not recording.t_us.size:
-        lines.append("note     there are no events: nothing to learn from")
+        lines.append("note     there are no events to learn from")
     if "train" not in parts:
-        lines.append("note     no sample is of the part 'train': nothing to learn from")
+        lines.append("note     the part 'train' has no samples to learn from")
     if recording.labels.size and np.unique(recording.labels).size < 2:
-        lines.append("note     there is one class: nothing to tell apart")
+        lines.append("note     there is only one class: nothing to distinguish")
     return lines
 
 
@@ -126,7 +126,7 @@ def draw(recording: Recording, path: Path, *, title: str) -> None:
         axes.set_xlabel("ms")
     above[0].set_ylabel("unit")
     fired, per_unit = _per_unit(units)
-    if int(units.max(initial=0)) < _MOST_COUNTED:  # a line, with the silent units
+    if int(units.max(initial=0)) < _MOST_COUNTED:  # a line, including silent units
         per_unit = np.bincount(units, minlength=1)
         fired = np.arange(per_unit.size)
     below[0].plot(fired, per_unit, color=BLUE, linewidth=0.8)
@@ -135,7 +135,7 @@ def draw(recording: Recording, path: Path, *, title: str) -> None:
     length = np.array([(s[1] - s[0]) / 1e3 for s in _spans(recording)] or [0.0])
     below[1].plot(length, recording.n_events[filled] if filled.any() else [0], ".", markersize=3, color=ORANGE)
     below[1].set_xlabel("duration of a sample, ms")
-    below[1].set_ylabel("its events")
+    below[1].set_ylabel("events of the sample")
     labels, n_samples = np.unique(recording.labels, return_counts=True)
     below[2].bar(np.arange(labels.size), n_samples, color=GREEN)
     if labels.size <= _MOST_NAMES:
@@ -188,7 +188,7 @@ def _grid(recording: Recording) -> str:
 
 
 def _named(numbers: npt.NDArray[np.int64], names: list[str]) -> str:
-    """`3: left 40, right 38, up 42`: how many there are, and the samples of each."""
+    """`3: left 40, right 38, up 42`: the number of classes or members, and the samples of each."""
     found, n_samples = np.unique(numbers, return_counts=True)
     pairs = list(zip(found.tolist(), n_samples.tolist(), strict=True))
     listed = ", ".join(f"{names[k] if names else k} {n:,}" for k, n in pairs[:_MOST_NAMES])

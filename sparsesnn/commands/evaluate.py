@@ -9,7 +9,7 @@ from typing import Any
 
 EXAMPLES = """\
 examples:
-  sparsesnn eval runs/a                      test accuracy of the epoch that validation chose
+  sparsesnn eval runs/a                      test accuracy of the epoch chosen by validation
   sparsesnn eval runs/a --weights last --split valid --json
   sparsesnn eval runs/a --predictions test.csv --confusion --per-class   every sample; runs/a/confusion.png; each class"""
 
@@ -29,15 +29,15 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("--split", choices=("test", "valid", "train"), default="test", help="default: test")
     parser.add_argument(
-        "--weights", choices=("best", "last"), default="best", help="best: those that validation chose (default)"
+        "--weights", choices=("best", "last"), default="best", help="best: those chosen by validation (default)"
     )
     parser.add_argument("--backend", metavar="NAME", help="cpu or dense (default: as in training)")
     parser.add_argument(
-        "--integers", type=Path, metavar="FILE", help="take the weights of 'sparsesnn quantize RUN FILE'"
+        "--integers", type=Path, metavar="FILE", help="use the weights from 'sparsesnn quantize RUN FILE'"
     )
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
     parser.add_argument(
-        "--predictions", type=Path, metavar="FILE", help="write label, class read and logits of every sample (CSV)"
+        "--predictions", type=Path, metavar="FILE", help="write label, predicted class and logits of every sample (CSV)"
     )
     parser.add_argument(
         "--confusion", action="store_true", help="print the confusion matrix and draw confusion.png in the run folder"
@@ -88,7 +88,7 @@ def _eval(options: argparse.Namespace) -> int:
     if options.confusion:
         picture = _draw(options, confusion, predictions.names, result)
         drawn = "" if picture is None else f", drawn to {printable(picture)}"
-        print(f"confusion matrix (a row per class, a column per class read){drawn}:")
+        print(f"confusion matrix (a row per class, a column per predicted class){drawn}:")
         width = len(str(max(map(max, result["confusion"])))) + 1
         for row in result["confusion"]:
             print("".join(f"{n:{width}}" for n in row))
@@ -98,7 +98,7 @@ def _eval(options: argparse.Namespace) -> int:
 
 
 def _draw(options: argparse.Namespace, confusion: Any, names: Any, result: Any) -> Path | None:
-    """The picture; None if it cannot be drawn, which is a warning: the numbers are the result."""
+    """The picture; None, with a warning, if it cannot be drawn: the numbers are the result."""
     from sparsesnn.train.plots import plot_confusion
     from sparsesnn.train.report import optional
 

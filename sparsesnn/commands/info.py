@@ -1,4 +1,4 @@
-"""`sparsesnn info`: how this copy was built and what it runs on."""
+"""`sparsesnn info`: the build of this copy and its machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "info",
-        help="say how this copy was built and what it runs on",
+        help="print how this copy was built and what it runs on",
         description="Prints version, compiler, instruction sets built and chosen, and threads: add it to a bug report.",
     )
     parser.set_defaults(run=_info)

@@ -34,17 +34,17 @@ examples:
 
   sparsesnn launch weak-scaling --ranks 1,2                         measure; strong-scaling and batch-size likewise
 
-after -- stands a sparsesnn command, a Python file of yours, or -m and a module, with arguments; every rank runs it.
-the launcher: srun inside a Slurm job; PopRun where --num-replicas is given; else the mpirun (Open MPI, MPICH, Intel)
-  beside this Python or on PATH. Hosts are reached by the launcher's own means, usually ssh, and must have the same
+after --: a sparsesnn command, your Python file, or -m and a module, with arguments; every rank runs it.
+the launcher: srun inside a Slurm job; PopRun if --num-replicas is given; else the mpirun (Open MPI, MPICH, Intel)
+  next to this Python or on PATH. The launcher itself reaches other hosts, usually by ssh; they must have the same
   Python at the same path. On its own machine a launcher may refuse root: --launcher-args=--allow-run-as-root.
-ranks: without --ranks as many as Slurm, PBS, LSF or Grid Engine gave the job tasks or slots, which is printed, or one for
-  each of --hosts (or --ranks-per-host of them). With --num-replicas one. Elsewhere --ranks must be given.
-threads: --threads T gives each rank T worker threads, and binds it to T cores of its own. Default: Slurm's
-  --cpus-per-task, else the cores of this machine over the ranks on a host. Where ranks must share cores they are not
-  bound, and you are told.
+ranks: the default is the number of tasks or slots of the job in Slurm, PBS, LSF or Grid Engine, which is printed, or one
+  (or --ranks-per-host) for each of --hosts. With --num-replicas it is one. Otherwise --ranks must be given.
+threads: --threads T gives each rank T worker threads, and binds it to T cores. Default: Slurm's --cpus-per-task, else
+  the cores of this machine divided by the ranks on a host. If ranks must share cores, they are not bound, with a
+  warning.
 templates: slurm, jsc (Jülich), alcf (Graphcore at ALCF), poprun; they stop a run before its time limit so that it
-  writes a checkpoint, and put it back in the queue if a node fails: use train --resume."""
+  writes a checkpoint, and requeue it if a node fails: use train --resume."""
 
 
 def register(commands: Any) -> None:
@@ -53,7 +53,7 @@ def register(commands: Any) -> None:
         help="start a command on several ranks, or write a batch script",
         description="Builds the command line that starts a command on several ranks, and runs it.",
         usage="sparsesnn launch --ranks R [OPTIONS] -- COMMAND …",
-        allow_abbrev=False,  # or options of weak-scaling would be taken for those of launch
+        allow_abbrev=False,  # else options of weak-scaling could be mistaken for launch's
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -65,22 +65,24 @@ def register(commands: Any) -> None:
         type=int,
         default=None,
         metavar="R",
-        help="processes (default: in a scheduler's job what it has room for, or one for each of --hosts)",
+        help="processes (default: those of the scheduler's job, or one for each of --hosts)",
     )
-    where.add_argument("--auto", action="store_true", help=argparse.SUPPRESS)  # of earlier versions
-    where.add_argument("--hosts", metavar="A,B", help="machines, in order; a:6,b:2 says how many ranks on each")
-    where.add_argument("--ranks-per-host", type=int, metavar="N", help="at most so many ranks on a host")
-    where.add_argument("--threads", type=int, metavar="T", help="worker threads, and cores, of a rank")
+    where.add_argument("--auto", action="store_true", help=argparse.SUPPRESS)  # from earlier versions
+    where.add_argument("--hosts", metavar="A,B", help="machines, in order; a:6,b:2 gives the ranks on each")
+    where.add_argument("--ranks-per-host", type=int, metavar="N", help="most ranks on a host")
+    where.add_argument("--threads", type=int, metavar="T", help="worker threads and cores per rank")
     where.add_argument(
         "--bind",
         choices=("auto", "cores", "none"),
         default="auto",
         help="auto: bind ranks to cores if there are enough (default)",
     )
-    where.add_argument("--oversubscribe", action="store_true", help="allow more ranks than cores, without a word")
+    where.add_argument("--oversubscribe", action="store_true", help="allow more ranks than cores, without a warning")
     how = parser.add_argument_group("how")
     how.add_argument(
-        "--dry-run", action="store_true", help="print the command line and start nothing; the launcher need not be here"
+        "--dry-run",
+        action="store_true",
+        help="print the command line and start nothing; the launcher need not be installed",
     )
     how.add_argument(
         "--launcher", default="auto", metavar="KIND", help="openmpi, mpich, srun, poprun, or the path of an mpirun"
@@ -88,28 +90,30 @@ def register(commands: Any) -> None:
     how.add_argument(
         "--mpi",
         metavar="TYPE",
-        help="srun's --mpi (default: pmix for Open MPI, pmi2 for MPICH, where srun has it; else the cluster's default)",
+        help="srun's --mpi (default: pmix for Open MPI, pmi2 for MPICH, if srun has it; else the cluster's default)",
     )
     how.add_argument(
-        "--env", action="append", default=[], metavar="NAME=VALUE", help="for every rank; may be given again"
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="variable for every rank; may be repeated"
     )
     how.add_argument("--launcher-args", default="", metavar="TEXT", help="more arguments for the launcher itself")
     ipus = parser.add_argument_group("IPUs, through PopRun")
     ipus.add_argument("--num-replicas", type=int, metavar="N", help="replicas of the graph, over all ranks")
-    ipus.add_argument("--ipus-per-replica", type=int, metavar="N", help="IPUs a replica (default: 1)")
+    ipus.add_argument("--ipus-per-replica", type=int, metavar="N", help="IPUs per replica (default: 1)")
     ipus.add_argument("--vipu-partition", metavar="NAME", help="partition of the V-IPU controller")
     batch = parser.add_argument_group("a batch script")
     batch.add_argument("--template", metavar="NAME", help="print one: slurm, jsc, alcf or poprun")
-    batch.add_argument("--account", metavar="NAME", help="whose budget")
-    batch.add_argument("--partition", metavar="NAME", help="which nodes")
-    batch.add_argument("--time", default="01:00:00", metavar="H:M:S", help="limit (default: %(default)s)")
-    batch.add_argument("--name", default="sparsesnn", metavar="TEXT", help="of the job (default: %(default)s)")
-    batch.add_argument("--module", action="append", default=[], metavar="NAME", help="loaded first; may be given again")
+    batch.add_argument("--account", metavar="NAME", help="account to charge")
+    batch.add_argument("--partition", metavar="NAME", help="nodes to use")
+    batch.add_argument("--time", default="01:00:00", metavar="H:M:S", help="time limit (default: %(default)s)")
+    batch.add_argument("--name", default="sparsesnn", metavar="TEXT", help="name of the job (default: %(default)s)")
+    batch.add_argument(
+        "--module", action="append", default=[], metavar="NAME", help="module to load first; may be repeated"
+    )
     batch.add_argument("--sdk", metavar="FILE", help="enable script of the Poplar SDK")
     parser.set_defaults(
         before=[action for action in parser._actions if action.option_strings and action.dest != "help"]
     )
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND …", help="what every rank runs")
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND …", help="command for every rank")
 
 
 def _launch(options: argparse.Namespace) -> int:
@@ -132,23 +136,26 @@ def _launch(options: argparse.Namespace) -> int:
     if launcher.kind == "srun":
         job = _with_plugin(job, launcher.executable)
     command = command_line(launcher.kind, launcher.executable, job)
-    # Within a step mpirun starts its own processes on other hosts by srun, which would wait for CPUs.
+    # Within a step, mpirun starts its helper processes on other hosts by srun, which would wait for CPUs.
     before = {"SLURM_OVERLAP": "1"} if job.overlap and launcher.kind != "srun" else {}
     if options.dry_run:
         print_file(to_bytes(shlex.join([*(f"{name}={value}" for name, value in before.items()), *command]) + "\n"))
         if shutil.which(launcher.executable) is None:
-            print(f"sparsesnn: launch: there is no {launcher.executable} here that could run this", file=sys.stderr)
+            print(
+                f"sparsesnn: launch: {launcher.executable} is not installed here, so this command cannot run",
+                file=sys.stderr,
+            )
         return 0
     if launcher.kind == "openmpi" and os.geteuid() == 0 and not _root_is_allowed(job):
         print(
-            "sparsesnn: launch: Open MPI does not start programs of root; run as another user, or, where root is meant, give "
+            "sparsesnn: launch: Open MPI refuses to start programs as root; run as another user, or, to allow root, give "
             "--launcher-args=--allow-run-as-root",
             file=sys.stderr,
         )
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        # The launcher takes this process's place: signals reach it, and its exit code is ours.
+        # The launcher replaces this process: signals reach it, and its exit code is ours.
         os.environ.update(before)
         os.execv(command[0], command)
     except OSError as error:
@@ -156,7 +163,7 @@ def _launch(options: argparse.Namespace) -> int:
 
 
 def _with_plugin(job: Job, srun: str) -> Job:
-    """The job with the `--mpi` of srun that its ranks need, if it says none."""
+    """The job with srun's `--mpi` that its ranks need, if it sets none."""
     from sparsesnn.launch.slurm import choose_plugin
 
     return job if job.pmi is not None else replace(job, pmi=choose_plugin(srun, {**os.environ, **job.variables}))
@@ -167,12 +174,12 @@ def _root_is_allowed(job: Job) -> bool:
 
 
 def _check_nothing_before(options: argparse.Namespace) -> None:
-    """A measurement of scaling has options of its own, after its name."""
+    """Refuses options before the name of a scaling measurement, whose own options follow it."""
     given = [a.option_strings[0] for a in options.before if getattr(options, a.dest) != a.default]
     if given:
         kind = options.program[0]
         raise ConfigError(
-            f"launch {kind}: {', '.join(given)} before it would have no effect; give what it has after it (sparsesnn launch "
+            f"launch {kind}: {', '.join(given)} before it would have no effect; give its own options after it (sparsesnn launch "
             f"{kind} --help), and other options of launch as --launch '{given[0]} …'"
         )
 
@@ -189,7 +196,7 @@ def _print_template(options: argparse.Namespace) -> int:
 
 
 def make_job(options: argparse.Namespace) -> Job:
-    """The job that the options describe, with what they leave open decided from this machine."""
+    """The job described by the options; unset options are decided from this machine."""
     from sparsesnn.launch.allocation import find_allocation, in_slurm_step
     from sparsesnn.launch.job import Job, PopRun, parse_hosts
 
@@ -205,20 +212,20 @@ def make_job(options: argparse.Namespace) -> Job:
     if given and ranks > given.ranks and not options.oversubscribe and not in_slurm_step(os.environ):
         print(
             f"sparsesnn: launch: {count(ranks, 'rank')}, but this job has room for {given.ranks} ({given.source}): the launcher may "
-            "refuse; --oversubscribe lets ranks share CPUs",
+            "refuse; with --oversubscribe ranks share CPUs",
             file=sys.stderr,
         )
     on_a_host = options.ranks_per_host or max(
         (host.ranks for host in hosts), default=-(-ranks // (given.hosts if given else 1))
     )
-    # A scheduler that says how many CPUs a rank has may count hardware threads, and lets no more ranks start than fit.
+    # A scheduler that sets the CPUs of a rank may count hardware threads, and starts no more ranks than fit.
     here = not elsewhere and (given is None or (given.hosts == 1 and given.threads is None))
     threads, bind, oversubscribe = _share_cores(options, on_a_host, given, here=here)
     poprun = None
     if options.num_replicas is not None:
         poprun = PopRun(options.num_replicas, options.ipus_per_replica or 1, options.vipu_partition)
     elif options.ipus_per_replica is not None or options.vipu_partition is not None:
-        raise ConfigError("--ipus-per-replica, --vipu-partition: of how many replicas? give --num-replicas")
+        raise ConfigError("--ipus-per-replica, --vipu-partition: need --num-replicas")
     return Job(
         program=program,
         ranks=ranks,
@@ -236,30 +243,30 @@ def make_job(options: argparse.Namespace) -> Job:
 
 
 def _ranks_left_open(options: argparse.Namespace, given: Allocation | None) -> int:
-    """How many ranks where neither --ranks nor --hosts says: what the scheduler's job has room for."""
+    """The number of ranks without --ranks and --hosts: the room in the scheduler's job."""
     if options.num_replicas is not None:
         return 1  # PopRun's own default: one process drives all replicas
     if options.template is not None:
-        raise ConfigError(f"--template {options.template}: how many ranks? give --ranks, such as 8")
+        raise ConfigError(f"--template {options.template}: needs --ranks, such as 8")
     if given is None:
         raise ConfigError(
-            "launch: how many ranks? this is no job of Slurm, PBS, LSF or Grid Engine, which would say; give --ranks, "
+            "launch: the number of ranks is missing, and this is not a job of Slurm, PBS, LSF or Grid Engine; give --ranks, "
             "such as --ranks 2, or --hosts a,b"
         )
     ranks = given.ranks if options.ranks_per_host is None else given.hosts * options.ranks_per_host
     why = given.source if options.ranks_per_host is None else "--ranks-per-host"
     hosts = f" on {count(given.hosts, 'host')}" if given.hosts > 1 else ""
-    print(f"sparsesnn: launch: {count(ranks, 'rank')}{hosts}, from {why}; --ranks changes it", file=sys.stderr)
+    print(f"sparsesnn: launch: {count(ranks, 'rank')}{hosts}, from {why}; change it with --ranks", file=sys.stderr)
     return ranks
 
 
 def _share_cores(
     options: argparse.Namespace, on_a_host: int, given: Allocation | None, *, here: bool
 ) -> tuple[int, bool, bool]:
-    """Threads of a rank, whether to bind it, whether ranks share cores.
+    """Threads per rank, whether to bind it, whether ranks share cores.
 
-    Of other machines nothing is known: they are taken to have as many cores as this one for a default, and to be large
-    enough for what was asked.
+    Other machines are unknown: for defaults they are assumed to have as many cores as this one, and to be large enough
+    for explicit options.
     """
     from sparsesnn.launch.cores import usable_cores
 
@@ -271,7 +278,7 @@ def _share_cores(
     work = f"{count(on_a_host, 'rank')} × {count(threads, 'thread')}"
     if options.bind == "cores" and not fits:
         raise ConfigError(
-            f"--bind cores: {work} need {count(threads * on_a_host, 'core')}, this machine has {cores}; give fewer, or --bind none"
+            f"--bind cores: {work} need {count(threads * on_a_host, 'core')}, but this machine has {cores}; give fewer, or --bind none"
         )
     if not fits and not options.oversubscribe:
         print(
@@ -282,9 +289,9 @@ def _share_cores(
 
 
 def _program(words: list[str], commands: Collection[str], *, here: bool) -> tuple[str, ...]:
-    """What every rank runs: this Python with a sparsesnn command, or with a file, which must be here.
+    """The program of every rank: this Python with a sparsesnn command, or with a file, which must exist here.
 
-    Checked before the start, so that what is wrong is said once and not by every rank.
+    Checked before the start, so that an error is reported once and not by every rank.
     """
     words = words[1:] if words[:1] == ["--"] else words
     if not words:
@@ -293,26 +300,24 @@ def _program(words: list[str], commands: Collection[str], *, here: bool) -> tupl
         return _python(*words)
     if words[0].startswith("-"):
         raise ConfigError(
-            f"launch: {words[0]} is no command; put -- before the command: sparsesnn launch --ranks 4 -- train …"
+            f"launch: {words[0]} is not a command; put -- before the command: sparsesnn launch --ranks 4 -- train …"
         )
     if words[0].endswith(".py"):
         if here and not Path(words[0]).is_file():
-            raise ConfigError(
-                f"launch: {words[0]}: there is no such file in {Path.cwd()}; give the path of your script"
-            )
+            raise ConfigError(f"launch: {words[0]}: no such file in {Path.cwd()}; give the path of your script")
         return _python(*words)
     if words[0] in launch_scaling.KINDS:
         raise ConfigError(f"launch: {words[0]} starts ranks itself; write: sparsesnn launch {words[0]} --ranks 1,2")
     if words[0] not in commands:
         raise ConfigError(
-            f"launch: {words[0]!r} is no sparsesnn command; allowed: {', '.join(commands)}, a file that ends in .py, or -m "
+            f"launch: {words[0]!r} is not a sparsesnn command; allowed: {', '.join(commands)}, a file that ends in .py, or -m "
             "and a module"
         )
     return (sys.executable, "-m", "sparsesnn", *words)
 
 
 def _python(*words: str) -> tuple[str, ...]:
-    """Python with a script or a module of somebody else's, run by `launch/script.py`, which needs mpi4py."""
+    """Python with a user's script or module, run by `launch/script.py`, which needs mpi4py."""
     runner = ("-m", "sparsesnn.launch.script") if importlib.util.find_spec("mpi4py") else ()
     return (sys.executable, *runner, *words)
 

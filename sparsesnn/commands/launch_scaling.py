@@ -1,4 +1,4 @@
-"""`sparsesnn launch weak-scaling | strong-scaling | batch-size`: how training scales over ranks, measured."""
+"""`sparsesnn launch weak-scaling | strong-scaling | batch-size`: measure how training scales over ranks."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ from sparsesnn.errors import ConfigError
 from sparsesnn.wording import count
 
 KINDS = ("weak-scaling", "strong-scaling", "batch-size")
-#: of `points.Settings`; series on CPUs are saved without them
+#: fields of `points.Settings`; series on CPUs are saved without them
 IPU_SETTINGS = ("backend", "target", "instances")
 
 EXAMPLES = """\
 examples:
-  sparsesnn launch weak-scaling --ranks 1,2                           deeper: 2 layers of 1024 a rank
+  sparsesnn launch weak-scaling --ranks 1,2                           deeper: 2 layers of 1024 per rank
   sparsesnn launch weak-scaling --ranks 1,2,4 --grow width --width 2048 --layers 4
-  sparsesnn launch weak-scaling --ranks 1,2 --grow batch              data parallel: 48 samples a rank
+  sparsesnn launch weak-scaling --ranks 1,2 --grow batch              data parallel: 48 samples per rank
   sparsesnn launch strong-scaling --ranks 1,2 --layers 4 --width 2048 --recurrent
-  sparsesnn launch weak-scaling --ranks 1,2 --dry-run-ranks 64,1024 --grow width      where many ranks lead
+  sparsesnn launch weak-scaling --ranks 1,2 --dry-run-ranks 64,1024 --grow width      extrapolate to many ranks
   sparsesnn launch batch-size --ranks 2 --batches 16,48,128
   sparsesnn launch weak-scaling --ranks 1,4,16,64 --threads 16 --launch '--hosts a,b,c,d'
   sparsesnn launch weak-scaling --backend ipu-model --target ipu-mk2:1x64 --width 128 --batch 8 --steps 20    emulated IPUs
   sparsesnn launch weak-scaling --backend ipu --ranks 1,2,4 --grow batch --instances 1 --launch '--vipu-partition p8'
 
-each point is started by `sparsesnn launch`, which takes what stands in --launch; one thread a rank unless said otherwise.
---out holds scaling.csv, scaling.json and scaling.png; a series that was stopped goes on where it stopped, and more --rounds add
-  to those that are there. Where other work comes and goes (virtual machines), --rounds 5: one run of a point says little there.
---dry-run-ranks: one rank of so many, that with the most neurons, runs alone on this machine. What it computes and holds is real;
-  the others' messages are made up and take the time of --link, else of the links that --ranks measured. Layers are as active as
-  in the last measured row. Rows say "dry run", the plot has hollow markers. Waiting for slower ranks is not in it, nor what
-  ranks of one host take from one another; layers should have 64 neurons a rank, or the rank that is played has none of some.
+each point is started by `sparsesnn launch` with the options in --launch; the default is one thread per rank.
+--out gets scaling.csv, scaling.json and scaling.png; an interrupted series resumes where it stopped, and more --rounds add
+  to the existing ones. If other work disturbs the machine (virtual machines), use --rounds 5: a single run of a point means little.
+--dry-run-ranks: of R ranks, the one with the most neurons runs alone on this machine. Its computation and memory are real; the
+  others' messages are made up and take the time of --link, else of the links measured by --ranks. Layers are as active as in the
+  last measured row. Rows are marked "dry run", with hollow markers in the plot. The time excludes waiting for slower ranks, and
+  competition between ranks of one host; layers should have 64 neurons per rank, or the simulated rank has none of some layers.
   With --grow layers there must be more --steps than layers; --grow width has no such limit.
-efficiency: synaptic events a second and rank, over those of the first row; where all ranks have as much to do, the ratio
-  of times. The input is as wide and as active as a layer. The plot of weak scaling also has predictions for IPUs, and its table
-  "apart": the efficiency of as many ranks that exchange nothing, each with a network of its own. Cores share caches, memory and power, so this is below 1 on most machines. Replicas of recurrent layers on one host can
-  do better together, as they pack large weights once for all."""
+efficiency: synaptic events per second and rank, over those of the first row; with constant work per rank, the ratio of
+  times. The input is as wide and as active as a layer. The plot of weak scaling also has predictions for IPUs, and its table
+  "apart": the efficiency of the same ranks without exchange, each with its own network. Cores share caches, memory and power, so
+  this is below 1 on most machines. Replicas of recurrent layers on one host can do better together, because they share packed
+  copies of large weights."""
 
 
 def run(kind: str, arguments: Sequence[str]) -> int:
-    """Parses what follows the kind, and measures."""
+    """Parses the arguments after the kind, and measures."""
     from sparsesnn.bench.rows import Rows
     from sparsesnn.launch import scaling
     from sparsesnn.launch.points import DRY_RUN, Point, Row, points, share_of
@@ -58,7 +59,7 @@ def run(kind: str, arguments: Sequence[str]) -> int:
     saved = json.loads(json.dumps({**saved, "launch": options.launch}))
     measured = Rows(options.out, "scaling", saved, sys.stderr)
     for row in measured.rows:
-        row.setdefault("round", 1)  # of a series that was saved before there were rounds
+        row.setdefault("round", 1)  # for a series saved before rounds existed
     launch = _words(options.launch)
 
     def measure(row: Row) -> Row:
@@ -81,7 +82,7 @@ def run(kind: str, arguments: Sequence[str]) -> int:
         print(scaling.table(shown), flush=True)
     predicted = []
     if kind == "weak-scaling" and options.ipus and (options.json or not options.no_plot):
-        print(f"predicting {options.ipus} IPUs; --ipus '' leaves that out", file=sys.stderr)
+        print(f"predicting {options.ipus} IPUs; skip this with --ipus ''", file=sys.stderr)
         predicted = scaling.ipu_rows(_integers("--ipus", options.ipus))
     if options.json:
         print(json.dumps({"settings": asdict(settings), "rows": rows, "ipus": predicted}, allow_nan=False))
@@ -98,7 +99,7 @@ def run(kind: str, arguments: Sequence[str]) -> int:
 def _parser(kind: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"sparsesnn launch {kind}",
-        description="Measures how training steps scale, and says what every layer did meanwhile.",
+        description="Measures how training steps scale, with the activity of every layer.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -106,46 +107,49 @@ def _parser(kind: str) -> argparse.ArgumentParser:
         "--backend",
         default="cpu",
         metavar="NAME",
-        help="cpu (default); ipu: a rank is an IPU, seconds of a step are measured; ipu-model: the same on emulated IPUs, whose "
-        "cycles are counted. Those of IPUs stand next to the prediction of the plan",
+        help="cpu (default); ipu: a rank is an IPU, and steps are timed; ipu-model: the same on emulated IPUs, whose cycles are "
+        "counted. Results of IPUs are compared with the plan's prediction",
     )
     parser.add_argument(
         "--target",
         default="ipu-mk2",
         metavar="MACHINE",
-        help="of ipu and ipu-model: one IPU; ipu-mk2:1x64 has 64 tiles (default: %(default)s)",
+        help="for ipu and ipu-model: one IPU; ipu-mk2:1x64 has 64 tiles (default: %(default)s)",
     )
     parser.add_argument(
         "--instances",
         type=int,
         default=0,
         metavar="N",
-        help="of ipu and ipu-model: PopRun starts every point, with N instances that share its replicas; ipu-model takes 1 "
+        help="for ipu and ipu-model: PopRun starts every point, with N instances that share its replicas; ipu-model allows only 1 "
         "(default: 0, without PopRun)",
     )
     parser.add_argument(
-        "--ranks", default="1,2", metavar="R,…", help="IPUs with ipu and ipu-model (default: %(default)s)"
+        "--ranks",
+        default="1,2",
+        metavar="R,…",
+        help="numbers of ranks; of IPUs with ipu and ipu-model (default: %(default)s)",
     )
-    parser.add_argument("--threads", type=int, default=1, metavar="T", help="of a rank (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, metavar="T", help="threads per rank (default: %(default)s)")
     if kind == "weak-scaling":
         parser.add_argument("--grow", default="layers", metavar="WHAT", help="layers (default), width or batch")
         parser.add_argument(
             "--ipus",
             default="1,2,4,8,16,32,64",
             metavar="N,…",
-            help="of the predictions in the plot; '' for none (default: %(default)s)",
+            help="numbers of IPUs to predict in the plot; '' for none (default: %(default)s)",
         )
     if kind != "batch-size":
         parser.add_argument(
-            "--dry-run-ranks", default="", metavar="R,…", help="more points, played by one rank alone (below)"
+            "--dry-run-ranks", default="", metavar="R,…", help="more points, simulated by one rank (below)"
         )
         parser.add_argument(
-            "--link", default="", metavar="LINK", help="of these: GB/s,us such as 12.5,2, or a scaling.json (default: as measured)"
+            "--link", default="", metavar="LINK", help="links of these points: GB/s,us such as 12.5,2, or a scaling.json (default: as measured)"
         )  # fmt: skip
     if kind == "batch-size":
         parser.add_argument("--batches", default="8,16,32,64,128", metavar="B,…", help="default: %(default)s")
     parser.add_argument("--split", default="neurons", metavar="WHAT", help="neurons (default) or samples")
-    parser.add_argument("--layers", type=int, default=2, metavar="L", help="hidden layers, of one rank (default: 2)")
+    parser.add_argument("--layers", type=int, default=2, metavar="L", help="hidden layers, for one rank (default: 2)")
     parser.add_argument("--width", type=int, default=1024, metavar="N", help="neurons in each (default: 1024)")
     parser.add_argument("--recurrent", action="store_true", help="each layer feeds itself")
     parser.add_argument("--batch", type=int, default=48, metavar="B", help="samples (default: 48)")
@@ -153,14 +157,16 @@ def _parser(kind: str) -> argparse.ArgumentParser:
         "--steps", type=int, default=100, metavar="T", help="time steps, more than layers (default: 100)"
     )
     parser.add_argument("--activity", type=float, default=0.02, metavar="A", help="natural activity (default: 0.02)")
-    parser.add_argument("--max-activity", type=float, default=0.05, metavar="A", help="room in lists (default: 0.05)")
-    parser.add_argument("--repeats", type=int, default=9, metavar="N", help="timed steps of a run (default: 9)")
+    parser.add_argument(
+        "--max-activity", type=float, default=0.05, metavar="A", help="capacity of lists (default: 0.05)"
+    )
+    parser.add_argument("--repeats", type=int, default=9, metavar="N", help="timed steps per run (default: 9)")
     parser.add_argument(
         "--rounds",
         type=int,
         default=1,
         metavar="N",
-        help="runs of each point, in turns; shown are medians (default: 1)",
+        help="interleaved runs of each point; medians are shown (default: 1)",
     )
     parser.add_argument(
         "--launch", default="", metavar="TEXT", help="more options of sparsesnn launch, such as '--hosts a,b'"
@@ -195,7 +201,7 @@ def _settings(kind: str, options: argparse.Namespace):  # type: ignore[no-untype
         if options.link:
             given_links(options.link)
     if "--ranks" in options.launch or "--threads" in options.launch:
-        raise ConfigError("--launch: gives --ranks or --threads; give them here instead")
+        raise ConfigError("--launch: contains --ranks or --threads; give them outside --launch")
     return Settings(**given)
 
 

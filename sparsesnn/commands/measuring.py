@@ -1,4 +1,4 @@
-"""Flags that several benchmarks have."""
+"""Flags shared by several benchmarks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ FLAGS: dict[str, dict[str, Any]] = {
     "batch": {"type": int, "default": 48, "metavar": "B", "help": "samples"},
     "input-activity": {"type": float, "default": 0.015, "metavar": "A", "help": "spikes per neuron and step"},
     "hidden-activity": {"type": float, "default": 0.02, "metavar": "A", "help": "the same, by scaling weights"},
-    "device": {"default": "cpu", "metavar": "NAME", "help": "of the dense backend: cpu, cuda, cuda:0, …"},
+    "device": {"default": "cpu", "metavar": "NAME", "help": "device of the dense backend: cpu, cuda, cuda:0, …"},
     "precision": {
         "default": "float32",
         "metavar": "P",
-        "help": "of the products of the dense backend, whose state is float32: float32, bfloat16, float16",
+        "help": "precision of the dense backend's products; its state is float32: float32, bfloat16, float16",
     },
     "threads": {"type": int, "default": 0, "metavar": "N", "help": "worker threads; 0: all cores"},
     "repeats": {"type": int, "default": 15, "metavar": "N", "help": "timed steps"},
@@ -30,8 +30,8 @@ def add_parser(what: Any, name: str, text: str, examples: str, run: Any, flags: 
 
     Args:
         what: the parsers of `sparsesnn bench`.
-        text: a short help, a colon, and what is printed above the flags.
-        flags: names in `FLAGS`, with a default where it is another one: "net steps=20".
+        text: a short help, a colon, and the description above the flags.
+        flags: names in `FLAGS`, with a default if it differs: "net steps=20".
     """
     help, _, description = text.partition(": ")
     parser: argparse.ArgumentParser = what.add_parser(
@@ -46,14 +46,14 @@ def add_parser(what: Any, name: str, text: str, examples: str, run: Any, flags: 
         known = dict(FLAGS[flag])
         known["help"] += " (default: %(default)s)"
         if default:
-            known["default"] = default  # argparse reads it as if it were given
+            known["default"] = default  # argparse parses a text default like an argument
         parser.add_argument(f"--{flag}", **known)
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
 def workload_of(options: argparse.Namespace, **more: Any) -> Workload:
-    """The workload that the flags net, steps, batch and both activities describe; `more`: its other arguments."""
+    """The workload from the flags net, steps, batch and both activities; `more`: its other arguments."""
     from sparsesnn.bench import Workload
 
     return Workload(

@@ -1,4 +1,4 @@
-"""`sparsesnn nir`: networks to and from other libraries, in NIR files."""
+"""`sparsesnn nir`: exchange networks with other libraries, in NIR files."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ examples:
                                                              zero (train --set net.reset=zero), or add --keep-reset
   sparsesnn nir export runs/a net.nir --target snntorch      for snntorch.import_nir.import_from_nir
   sparsesnn nir export runs/a net.nir --readout linear       the readout as weighted sums, which the reader integrates
-  sparsesnn nir show net.nir                                 what is in a file
+  sparsesnn nir show net.nir                                 print the contents of a file
   sparsesnn nir show net.nir --source snntorch --reset subtract
   sparsesnn nir import net.nir weights.safetensors --source norse --network net.json
                                                              then: sparsesnn plan --network net.json
 
-NIR holds time constants, not steps: say who will read a file (--target), and who wrote it (--source); docs/migrating.md
-has a table of what each library means. Needs the package nir: pip install 'sparsesnn[nir]'."""
+NIR holds time constants, not steps: name the library that will read a file (--target) or wrote it (--source);
+docs/migrating.md has a table of their conventions. Needs the package nir: pip install 'sparsesnn[nir]'."""
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "nir",
-        help="networks to and from other libraries (NIR files)",
+        help="exchange networks with other libraries (NIR files)",
         description="Exchanges networks with snnTorch, Norse, SpikingJelly, Sinabs, Rockpool and Spyx through NIR.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=lambda _: parser.print_help() or 2)
     what = parser.add_subparsers(dest="what", metavar="WHAT")
-    export = what.add_parser("export", help="a trained network as a NIR file")
+    export = what.add_parser("export", help="write a trained network as a NIR file")
     export.set_defaults(run=_export)
     export.add_argument("checkpoint", type=Path, metavar="RUN", help="a run folder, or the checkpoint.json in it")
-    export.add_argument("file", type=Path, metavar="FILE", help="to write")
+    export.add_argument("file", type=Path, metavar="FILE", help="file to write")
     export.add_argument(
         "--target", default="nir", metavar="WHO", help="nir (default), snntorch, norse, spikingjelly, sinabs"
     )
@@ -50,25 +50,27 @@ def register(commands: Any) -> None:
         "--dt",
         type=float,
         metavar="S",
-        help="the reader's step, in the unit of time constants; default: that library's, for nir the run's, in seconds",
+        help="the reader's step, in the unit of time constants; default: the library's, for nir the run's, in seconds",
     )
     export.add_argument("--weights", choices=("best", "last"), default="best", help="default: best")
-    export.add_argument("--keep-reset", action="store_true", help="write neurons whose reset the reader does not have")
+    export.add_argument("--keep-reset", action="store_true", help="write neurons even if the reader lacks their reset")
     export.add_argument(
         "--readout",
         metavar="HOW",
-        help="of an LI: li, membrane (a neuron that never fires), linear (weighted sums); default: li where the reader has it",
+        help="form of an LI readout: li, membrane (a neuron that never fires), linear (weighted sums); default: li if the reader has it",
     )
     for name, run, text in (
-        ("show", _show, "what a NIR file becomes here"),
-        ("import", _import, "a NIR file as weights and network"),
+        ("show", _show, "print the network that a NIR file becomes here"),
+        ("import", _import, "convert a NIR file to weights and network"),
     ):
         reader = what.add_parser(name, help=text)
         reader.set_defaults(run=run)
         reader.add_argument("file", type=Path, metavar="FILE", help="a NIR file")
         if name == "import":
-            reader.add_argument("weights", type=Path, metavar="OUT", help="to write: Model.state_dict() as safetensors")
-            reader.add_argument("--network", type=Path, metavar="OUT", help="to write: the network as JSON")
+            reader.add_argument(
+                "weights", type=Path, metavar="OUT", help="file to write: Model.state_dict() as safetensors"
+            )
+            reader.add_argument("--network", type=Path, metavar="OUT", help="file to write: the network as JSON")
         reader.add_argument(
             "--source",
             required=name == "import",
@@ -76,8 +78,8 @@ def register(commands: Any) -> None:
             help="snntorch, norse, spikingjelly, sinabs, …, nir"
             + ("; default: the nodes as they are" if name == "show" else ""),
         )
-        reader.add_argument("--dt", type=float, metavar="S", help="the step (default: that library's)")
-        reader.add_argument("--reset", metavar="HOW", help="subtract, zero or none: what the neurons do at a spike")
+        reader.add_argument("--dt", type=float, metavar="S", help="the step (default: the library's)")
+        reader.add_argument("--reset", metavar="HOW", help="the neurons' reset at a spike: subtract, zero or none")
         reader.add_argument(
             "--no-reset-delay", action="store_true", help="the neurons had snnTorch's reset_delay=False"
         )
@@ -90,7 +92,7 @@ def register(commands: Any) -> None:
             "--grad-threshold",
             metavar="X",
             help="for training: neurons with v > X receive a gradient; exact, or --grad-threshold=-inf for all "
-            "(default: 0.9 times the threshold of each neuron)",
+            "(default: 0.9 times each neuron's threshold)",
         )
 
 
@@ -138,7 +140,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _step_of_run(checkpoint: Path) -> float | None:
-    """Width of a step in seconds, where the run is finished and its data has one."""
+    """Width of a step in seconds, if the run is finished and its data has one."""
     from sparsesnn.train.metrics import RESULT, Result
 
     folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
@@ -162,7 +164,7 @@ def _read(options: argparse.Namespace) -> Any:
 
 
 def _surrogate(text: str) -> Surrogate:
-    """From `atan:2`, or `atan` with that kind's own slope."""
+    """Parses `atan:2`, or `atan` with that kind's default slope."""
     kind, _, slope = text.partition(":")
     if kind not in KINDS:
         raise ConfigError(f"--surrogate: is {text!r}; allowed: {', '.join(KINDS)}, with a slope as in atan:2")
@@ -191,17 +193,17 @@ def _show(options: argparse.Namespace) -> int:
             key: _short(getattr(population, key, None))
             for key in ("alpha", "beta", "threshold", "reset", "gain", "surrogate", "grad_threshold")
         }
-        said = " ".join(f"{key}={value}" for key, value in values.items() if value is not None)
+        arguments = " ".join(f"{key}={value}" for key, value in values.items() if value is not None)
         loop = ", itself" if network.is_recurrent(name) else ""
         print(
-            f"{name}: {type(population).__name__}({population.n}) {said}{f' <- {incoming}{loop}' if incoming else ''}"
+            f"{name}: {type(population).__name__}({population.n}) {arguments}{f' <- {incoming}{loop}' if incoming else ''}"
         )
     print(f"{network.n_weights():,} weights")
     return 0
 
 
 def _show_nodes(options: argparse.Namespace) -> int:
-    """The graph as it is in the file, whoever wrote it."""
+    """Prints the graph as it is in the file."""
     import numpy as np
 
     from sparsesnn.nir import read
@@ -209,7 +211,9 @@ def _show_nodes(options: argparse.Namespace) -> int:
 
     for option in ("dt", "reset", "surrogate", "grad_threshold"):
         if getattr(options, option) is not None:
-            raise ConfigError(f"--{option.replace('_', '-')}: has an effect only with --source; say who wrote the file")
+            raise ConfigError(
+                f"--{option.replace('_', '-')}: has an effect only with --source; name the library that wrote the file"
+            )
     graph = flatten(read(options.file))
     for name, node in graph.nodes.items():
         values = []
@@ -221,7 +225,7 @@ def _show_nodes(options: argparse.Namespace) -> int:
             values.append(f"{key}{list(value.shape)} {span}")
         before = ", ".join(graph.before.get(name, ()))
         print(f"{name}: {type(node).__name__} {', '.join(values)}".rstrip() + (f" <- {before}" if before else ""))
-    print("give --source (who wrote it) to see what it becomes here")
+    print("give --source (the library that wrote it) to see the network that it becomes here")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`sparsesnn onnx`: one time step of a trained network as an ONNX file."""
+"""`sparsesnn onnx`: write one time step of a trained network as an ONNX file."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Needs the packages onnx and onnxscript: pip install 'sparsesnn[onnx]'."""
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "onnx",
-        help="one time step of a trained network as an ONNX file",
+        help="write one time step of a trained network as an ONNX file",
         description="Writes one time step of a trained network as an ONNX graph, for runtimes without sparsesnn.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=_export)
     parser.add_argument("checkpoint", type=Path, metavar="RUN", help="a run folder, or the checkpoint.json in it")
-    parser.add_argument("file", type=Path, metavar="FILE", help="to write")
+    parser.add_argument("file", type=Path, metavar="FILE", help="file to write")
     parser.add_argument("--weights", choices=("best", "last"), default="best", help="default: best")
 
 
@@ -38,5 +38,5 @@ def _export(options: argparse.Namespace) -> int:
     print(f"{options.file}: one time step, the weights after epoch {saved.epoch}")
     print(f"inputs: spikes [B, {step.n_input}]")
     for name, shape in zip(step.state_names, step.state_shapes, strict=True):
-        print(f"  {name} [{', '.join(map(str, shape))}], comes back as next_{name}")
+        print(f"  {name} [{', '.join(map(str, shape))}], returned as next_{name}")
     return 0

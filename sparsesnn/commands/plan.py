@@ -1,4 +1,4 @@
-"""`sparsesnn plan`: where each neuron lives, its bytes, and, on IPUs, the predicted cost of a step."""
+"""`sparsesnn plan`: the place of each neuron, its bytes, and, on IPUs, the predicted cost of a step."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  sparsesnn plan --net 700-974-974-974-20s --target ipu-mk2               one IPU: tiles, bytes, cycles a step
-  sparsesnn plan --net 700-974-974-974-20s --target ipu-mk2 --delay 1     the same network with all layers at once: faster
+  sparsesnn plan --net 700-974-974-974-20s --target ipu-mk2               one IPU: tiles, bytes, cycles per step
+  sparsesnn plan --net 700-974-974-974-20s --target ipu-mk2 --delay 1     the same network with layers in parallel: faster
   sparsesnn plan --net 700-980-980-980-20s --target ipu-mk2:4 --delay 1 --plot p.png  four IPUs, and a drawing of their tiles
   sparsesnn plan --net 700-974-974-974-20s --target ipu-mk2 --replicas 4  four copies on four IPUs share the batch
   sparsesnn plan --net 700-256r-20 --target ipu-mk2 --activity 0.03 --capacity hidden=40
-  sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16 --memory 4     64 ranks of 16 cores over MPI: bytes of each
+  sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16 --memory 4     64 MPI ranks of 16 cores: bytes of each
   sparsesnn plan --net 700-4096-4096-20 --target mpi:64x16 --replicas 4   4 replicas of 16 ranks
   sparsesnn plan --sweep activity --plot activity.png                     predicted speed over activity, as a table
   sparsesnn plan --network net.json --target ipu-bow:2 --save plan.json   the whole plan, for a graph builder
 
 targets: ipu-mk2, ipu-bow, cpu, mpi; with a size: ipu-mk2:4 (IPUs), ipu-mk2:2x64 (IPUs x tiles in use), cpu:8 (cores),
-  mpi:64x16 (ranks x cores a rank).
+  mpi:64x16 (ranks x cores per rank).
 capacity: the slots of a list. A population's own capacity is kept. If it has none, a list holds --max-activity of its
   neurons, or all of them if every neuron is listed; training measures its first batches instead, and with
-  --activity RUN a plan takes the activity and the lists of that run. What does not fit is dropped and counted.
+  --activity RUN a plan uses the activity and the lists of that run. Candidates that do not fit are dropped and counted.
 delay: with delay 0, the default here and in training, layers run one after another within a step. With --delay 1, here and
-  in sparsesnn train, all layers run at once: the one flag with which IPUs are fastest. Layers on several IPUs need it.
-speeds: of IPUs, predictions from counted instructions and published figures, not measurements. A plan for cores and ranks counts
-  bytes; their speed is measured: sparsesnn bench step, and sparsesnn train --comm dry-run:R for one rank of R."""
+  in sparsesnn train, all layers run in parallel: the one flag that makes IPUs fastest. Layers on several IPUs need it.
+speeds: for IPUs, predictions from counted instructions and published figures, not measurements. A plan for cores and ranks counts
+  bytes; measure their speed with sparsesnn bench step, and with sparsesnn train --comm dry-run:R for one rank of R."""
 
 
 def register(commands: Any) -> None:
@@ -50,17 +50,17 @@ def register(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=_plan)
-    what = parser.add_argument_group("what to place")
+    what = parser.add_argument_group("the network")
     what.add_argument("--net", metavar="TEXT", help="the network, such as 700-974-974-974-20s (see: train --help)")
     what.add_argument("--network", type=Path, metavar="FILE", help="the network as JSON (Network.to_json)")
     what.add_argument(
         "--delay",
         type=int,
         metavar="D",
-        help="of all connections between populations, in steps, as --delay of train (default with --net: 0)",
+        help="delay of all connections between populations, in steps, as in train (default with --net: 0)",
     )
     what.add_argument(
-        "--batch", type=int, default=48, metavar="B", help="samples, of all replicas (default: %(default)s)"
+        "--batch", type=int, default=48, metavar="B", help="samples, over all replicas (default: %(default)s)"
     )
     what.add_argument("--steps", type=int, default=100, metavar="T", help="time steps (default: %(default)s)")
     what.add_argument(
@@ -70,14 +70,14 @@ def register(commands: Any) -> None:
         help="none: inference, without gradients and history (default: %(default)s)",
     )
     what.add_argument(
-        "--regularizer", action="store_true", help="activity is regularized: two phases more a batch (IPUs)"
+        "--regularizer", action="store_true", help="activity is regularized: two more phases per batch (IPUs)"
     )
     what.add_argument(
         "--keep-every",
         type=int,
         default=1,
         metavar="K",
-        help="keep potentials of K steps at a time and compute the others again: less memory, more cycles (IPUs)",
+        help="keep potentials of K steps at a time and recompute the others: less memory, more cycles (IPUs)",
     )
     what.add_argument("--half", action="store_true", help="half-precision weights, float32 masters")
     where = parser.add_argument_group("where")
@@ -92,10 +92,12 @@ def register(commands: Any) -> None:
         type=int,
         default=1,
         metavar="R",
-        help="copies that share the batch: of IPUs each on a machine such as --target, of mpi each on its part of the ranks "
+        help="copies that share the batch: on IPUs each on its own machine like --target, on mpi each on its part of the ranks "
         "(default: %(default)s)",
     )
-    where.add_argument("--memory", type=float, metavar="GIB", help="of a rank; cpu and mpi only (default: unlimited)")
+    where.add_argument(
+        "--memory", type=float, metavar="GIB", help="memory per rank; cpu and mpi only (default: unlimited)"
+    )
     where.add_argument(
         "--strategy",
         default="search",
@@ -106,35 +108,37 @@ def register(commands: Any) -> None:
         "--layout",
         default="auto",
         choices=("auto", "contiguous", "split", "shared"),
-        help="layer after layer, in equal parts on all devices, or all on each tile (default: the fastest)",
+        help="placement: layer after layer, in equal parts on all devices, or all on each tile (default: the fastest)",
     )
     spikes = parser.add_argument_group("spikes")
     spikes.add_argument(
         "--activity",
         default="0.02",
         metavar="A",
-        help="expected spikes per neuron and step: 0.02, or input=0.015,hidden1=0.03, or what was measured: the folder of a run, "
-        "or a file of bench step --json (default: %(default)s)",
+        help="expected spikes per neuron and step: 0.02, or input=0.015,hidden1=0.03, or measured ones: the folder of a run, or "
+        "a file from bench step --json (default: %(default)s)",
     )
     spikes.add_argument(
         "--max-activity",
         default="0.05",
         metavar="A",
-        help="lists hold this share of a population; auto: what --activity needs and some (default: %(default)s)",
+        help="lists hold this share of a population; auto: enough for --activity, with a margin (default: %(default)s)",
     )
-    spikes.add_argument("--capacity", default="", metavar="NAME=K", help="slots of a list: input=48,hidden1=64")
-    many = parser.add_argument_group("many plans at once; they take --target ipu-mk2 or ipu-bow, and no network")
+    spikes.add_argument("--capacity", default="", metavar="NAME=K", help="slots per list: input=48,hidden1=64")
+    many = parser.add_argument_group("many plans at once, with --target ipu-mk2 or ipu-bow and without a network")
     many.add_argument(
         "--sweep",
         choices=("activity", "weak-scaling", "sensitivity"),
         help="predict the published experiments: one IPU over activity, 1-16 IPUs, or the model over its assumptions",
     )
-    many.add_argument("--ipus", default="1,2,4,8,16", metavar="N,N", help="of weak-scaling (default: %(default)s)")
+    many.add_argument(
+        "--ipus", default="1,2,4,8,16", metavar="N,N", help="numbers of IPUs for weak-scaling (default: %(default)s)"
+    )
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="print the numbers as JSON")
     out.add_argument("--save", type=Path, metavar="FILE", help="write the plan itself as JSON")
     out.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw the use of every tile, or the sweep (png, svg, pdf)"
+        "--plot", type=Path, metavar="FILE", help="plot the use of every tile, or the sweep (png, svg, pdf)"
     )
 
 
@@ -168,19 +172,21 @@ def _sweep(options: argparse.Namespace) -> int:
     from sparsesnn.partition.ipu import sweep_tables, sweeps
 
     if options.net is not None or options.network is not None:
-        raise ConfigError("--sweep: has networks of its own; leave --net and --network away")
+        raise ConfigError("--sweep: has its own networks; leave --net and --network out")
     if options.target not in ("ipu-mk2", "ipu-bow"):
-        raise ConfigError(f"--sweep: target is {options.target!r}; give ipu-mk2 or ipu-bow, the sweep sets how many")
+        raise ConfigError(
+            f"--sweep: target is {options.target!r}; give ipu-mk2 or ipu-bow without a number, which the sweep sets"
+        )
     delay = options.delay or 0
     if options.sweep == "weak-scaling" and options.delay == 0:
         raise ConfigError(
-            "--delay: is 0, but the layers of weak-scaling lie on several IPUs, which needs 1; leave it away"
+            "--delay: is 0, but the layers of weak-scaling are on several IPUs, which needs 1; leave it out"
         )
     if delay not in (0, 1):
         raise ConfigError(f"--delay: is {delay}; a sweep takes 0 or 1")
     if options.sweep == "sensitivity":
         if options.plot is not None:
-            raise ConfigError("--plot: sensitivity is a table alone; draw activity or weak-scaling")
+            raise ConfigError("--plot: sensitivity is only a table; plot activity or weak-scaling")
         base, found = sweeps.sensitivity(options.target, delay)
         print(
             json.dumps({"base": base, "rows": [asdict(r) for r in found]})
@@ -203,18 +209,18 @@ def _sweep(options: argparse.Namespace) -> int:
 
 def _counts(text: str) -> list[int]:
     try:
-        found = [int(part) for part in text.split(",")]
+        counts = [int(part) for part in text.split(",")]
     except ValueError:
-        found = []
-    if not found or min(found) < 1 or max(found) > 1024 or len(set(found)) != len(found):
+        counts = []
+    if not counts or min(counts) < 1 or max(counts) > 1024 or len(set(counts)) != len(counts):
         raise ConfigError(
             f"--ipus: is {text!r}; give different whole numbers from 1 to 1,024, joined by commas, such as 1,2,4"
         )
-    return found
+    return counts
 
 
 def _make(options: argparse.Namespace) -> tuple[Plan, Plan | None]:
-    """The requested plan; of several IPUs, the same on half as many, if it fits."""
+    """The requested plan; for several IPUs, also the plan on half of them, if it fits."""
     from sparsesnn.partition.planner import make_plan
     from sparsesnn.partition.target import parse_target
 
@@ -224,15 +230,17 @@ def _make(options: argparse.Namespace) -> tuple[Plan, Plan | None]:
 
         if target.kind != "ipu":
             raise ConfigError(
-                f"--link: no speed is predicted for '{target.name}'; give it to the dry run that measures one rank: "
+                f"--link: no speed is predicted for '{target.name}'; give it to a dry run, which measures one rank: "
                 "sparsesnn train --comm dry-run:R --link"
             )
         target = replace(target, links=given_links(options.link))
     if options.memory is not None:
         if target.kind != "cpu":
-            raise ConfigError(f"--memory: target '{target.name}' has its memory in its tiles; it is for cpu and mpi")
+            raise ConfigError(
+                f"--memory: target '{target.name}' has its memory in its tiles; the option is for cpu and mpi"
+            )
         if not 0 < options.memory < 1e9:
-            raise ConfigError(f"--memory: is {options.memory}; give GiB of a rank, above 0")
+            raise ConfigError(f"--memory: is {options.memory}; give GiB per rank, above 0")
         target = replace(target, bytes_per_device=int(options.memory * 2**30))
     network = _network(options)
     activity, lists = _activity(options.activity)
@@ -267,7 +275,7 @@ def _make(options: argparse.Namespace) -> tuple[Plan, Plan | None]:
 
 
 def _replicas(n: int, batch: int, target: Target) -> int:
-    """The number of replicas, checked: those of mpi share its ranks and the samples of a batch."""
+    """The checked number of replicas: on mpi they share its ranks and the samples of a batch."""
     if n < 1:
         raise ConfigError(f"--replicas: is {n} on '{target.name}'; give a whole number, at least 1")
     if target.name.startswith("mpi"):
@@ -287,7 +295,9 @@ def _network(options: argparse.Namespace) -> Network:
     from sparsesnn.utf8 import read_text
 
     if (options.net is None) == (options.network is None):
-        raise ConfigError("plan: which network? give --net TEXT, such as 700-974-974-974-20s, or --network FILE")
+        raise ConfigError(
+            "plan: the network is missing; give --net TEXT, such as 700-974-974-974-20s, or --network FILE"
+        )
     if options.net is not None:
         network = parse_net(options.net)
     else:
@@ -296,8 +306,8 @@ def _network(options: argparse.Namespace) -> Network:
 
 
 def _activity(text: str) -> tuple[Any, dict[str, int]]:
-    """Numbers, or those that a run or a benchmark measured, the mapping "activity" of its JSON; and the slots of its lists
-    that a run on IPUs measured."""
+    """Numbers, or those measured by a run or a benchmark (the mapping "activity" of its JSON); and the list slots measured
+    by a run on IPUs."""
     path = Path(text)
     if not path.exists():
         return _assignments(text, float, "--activity"), {}
@@ -307,14 +317,14 @@ def _activity(text: str) -> tuple[Any, dict[str, int]]:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--activity: {file} cannot be read: {error}") from None
-    found = data.get("activity") if isinstance(data, dict) else None
-    if not isinstance(found, dict) or not all(type(x) in (int, float) for x in found.values()):
-        raise ConfigError(f'--activity: {file} holds no "activity" by population; give a run folder or a number')
+    rates = data.get("activity") if isinstance(data, dict) else None
+    if not isinstance(rates, dict) or not all(type(x) in (int, float) for x in rates.values()):
+        raise ConfigError(f'--activity: {file} has no "activity" by population; give a run folder or a number')
     machine = data.get("machine")
     lists = machine.get("lists") if isinstance(machine, dict) else None
     if not isinstance(lists, dict) or not all(type(x) is int for x in lists.values()):
         lists = {}
-    return found, lists
+    return rates, lists
 
 
 def _share(text: str) -> float:
@@ -339,7 +349,7 @@ def _assignments(text: str, kind: type, option: str) -> Any:
 
 def _named(value: Any, option: str) -> dict[str, int]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{option}: is {value!r}; say of which population, such as hidden1={value}")
+        raise ConfigError(f"{option}: is {value!r}; name the population, such as hidden1={value}")
     return value
 
 

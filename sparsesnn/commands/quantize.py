@@ -1,4 +1,4 @@
-"""`sparsesnn quantize`: the weights of a trained network as integers, in a file."""
+"""`sparsesnn quantize`: write the weights of a trained network as integers."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 
 EXAMPLES = """\
 examples:
-  sparsesnn train digits --set train.weight_dtype=int8 --out runs/a    the network learns with rounded weights
+  sparsesnn train digits --set train.weight_dtype=int8 --out runs/a    train with rounded weights
   sparsesnn quantize runs/a net.safetensors
-  sparsesnn eval runs/a --integers net.safetensors                     the accuracy with these integers
-  sparsesnn quantize runs/b net.safetensors --bits 4                   of a run that learned with float32 weights"""
+  sparsesnn eval runs/a --integers net.safetensors                     accuracy with these integers
+  sparsesnn quantize runs/b net.safetensors --bits 4                   from a run trained with float32 weights"""
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "quantize",
-        help="the weights of a trained network as integers, in a file",
+        help="write the weights of a trained network as integers",
         description="Writes int8 weights and a float32 scale per receiving neuron; a weight is integer times scale.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=_quantize)
     parser.add_argument("checkpoint", type=Path, metavar="RUN", help="a run folder, or the checkpoint.json in it")
-    parser.add_argument("file", type=Path, metavar="FILE", help="to write (safetensors)")
+    parser.add_argument("file", type=Path, metavar="FILE", help="file to write (safetensors)")
     parser.add_argument("--bits", type=int, choices=(8, 4), help="default: as in training, else 8")
     parser.add_argument("--weights", choices=("best", "last"), default="best", help="default: best")
 
@@ -40,5 +40,5 @@ def _quantize(options: argparse.Namespace) -> int:
     save(saved.model, options.file, kind)
     print(f"{options.file}: {kind} weights after epoch {saved.epoch}, {options.file.stat().st_size:,} bytes")
     if trained != kind:
-        print(f"the run learned with {trained} weights; train with train.weight_dtype={kind} for the best accuracy")
+        print(f"the run was trained with {trained} weights; train with train.weight_dtype={kind} for the best accuracy")
     return 0

@@ -1,4 +1,4 @@
-"""`sparsesnn show`: what a trained network does with one sample."""
+"""`sparsesnn show`: draw the response of a trained network to one sample."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ examples:
   sparsesnn show runs/a --sample 3                  spikes of every population, potentials of its most active neurons
   sparsesnn show runs/a --sample 3 --neurons 12 --split valid --out sample.svg
 
-the picture has time in milliseconds where the data's steps have a width, and the names of classes where the data has them."""
+the picture shows time in milliseconds if the data's steps have a width, and the names of classes if the data has them."""
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "show",
-        help="draw what a trained network does with one sample",
-        description="Draws one sample on its way through a trained network: spikes, membrane potentials and the readout.",
+        help="draw the response of a trained network to one sample",
+        description="Draws one sample's way through a trained network: spikes, membrane potentials and the readout.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=_show)
     parser.add_argument("checkpoint", type=Path, metavar="RUN", help="a run folder, or the checkpoint.json in it")
     parser.add_argument(
-        "--sample", type=int, default=0, metavar="K", help="its number in the part, from 0 (default: 0)"
+        "--sample", type=int, default=0, metavar="K", help="number of the sample in the part, from 0 (default: 0)"
     )
     parser.add_argument("--split", choices=("test", "valid", "train"), default="test", help="default: test")
     parser.add_argument(
@@ -41,7 +41,7 @@ def register(commands: Any) -> None:
         type=int,
         default=5,
         metavar="N",
-        help="neurons of each population whose potential is drawn; default: 5",
+        help="neurons per population whose potential is drawn; default: 5",
     )
     parser.add_argument(
         "--data", metavar="DIR", help="the data set's files (default: as in training), or FILE.py:FUNCTION"
@@ -90,7 +90,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _most_active(output: Output, name: str, n: int) -> Tensor:
-    """Ids of the neurons that fire most, ascending."""
+    """Ids of the most active neurons, ascending."""
     counts = output.counts(name)[0]
-    found: Tensor = counts.argsort(descending=True, stable=True)[:n].sort().values
-    return found
+    ids: Tensor = counts.argsort(descending=True, stable=True)[:n].sort().values
+    return ids

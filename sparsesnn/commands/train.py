@@ -24,23 +24,23 @@ examples:
   sparsesnn train nmnist --data ~/data --set data.stabilise=true
   sparsesnn train digits --set optim.lr=2e-3 --set net.surrogate.slope=25
   sparsesnn train digits --print-config > mine.toml         all options, to edit; train --config mine.toml runs it
-  sparsesnn train --resume --out runs/a                     go on after Ctrl-C, a crash or a power cut, bit for bit
-  sparsesnn train --resume --out runs/a --epochs 40         a finished run trains on; its schedule spans the 40 epochs
-  sparsesnn train digits --init-from runs/a --out runs/b    begins with the weights of another run
+  sparsesnn train --resume --out runs/a                     resume after Ctrl-C, a crash or a power cut, bit for bit
+  sparsesnn train --resume --out runs/a --epochs 40         extend a finished run; its schedule spans the 40 epochs
+  sparsesnn train digits --init-from runs/a --out runs/b    start with the weights of another run
   sparsesnn train digits --quiet --json | jq .test_accuracy the result as one line of JSON, on standard output
   sparsesnn train digits --seeds 0,1,2 --out runs/three     mean and spread
   sparsesnn train digits --backend ipu-model --set parallel.replicas=2      two copies, on two emulated IPUs, share a batch
   mpirun -n 2 sparsesnn train digits                        two ranks, each with half of every batch: the same numbers
   mpirun -n 4 sparsesnn train digits --set parallel.shards=2    2 replicas, each over 2 ranks that share its neurons
   sparsesnn train digits --net auto-65536-auto --set parallel.shards=64 --comm dry-run:64
-                          before there are 64 ranks: memory, messages, bytes and time of a step of one of them, on this machine
+                          without 64 ranks: memory, messages, bytes and time of a step of one of them, on this machine
 
 precedence: defaults of the data set < --config < options here.
 net text: sizes joined by '-'; r after a size: recurrent, other letters: the neuron model (see --net); the last size
-  is the readout, with s a spiking one; 'auto' as first or last size is that of the data.
-the run folder (--out) holds: result.json, metrics.jsonl, config.toml, curves.png, activity.png, confusion.png, raster.png,
+  is the readout, a spiking one with s; 'auto' as first or last size means that of the data.
+the run folder (--out) gets: result.json, metrics.jsonl, config.toml, curves.png, activity.png, confusion.png, raster.png,
   checkpoint.json with its .safetensors files, tensorboard/.
-the epoch is chosen on the validation part alone; the test part is looked at once, at the end.
+the epoch is chosen on the validation part alone; the test part is evaluated once, at the end.
 exit codes: 0 done, 1 an error, 2 a wrong option or configuration, 128 + signal when stopped (130 Ctrl-C, 143 SIGTERM),
   with a checkpoint to --resume from."""
 
@@ -49,7 +49,7 @@ def register(commands: Any) -> None:
     parser = commands.add_parser(
         "train",
         help="train a network on a data set",
-        description="Trains a network and leaves everything about it in a run folder.",
+        description="Trains a network and writes all results to a run folder.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -72,25 +72,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="yes",
         metavar="auto",
-        help="go on from the checkpoint in --out, or start if there is none. With 'auto' the command line may stay the "
-        "same each time a scheduler starts it: the first time, again after a fault, and once more when all is done",
+        help="resume from the checkpoint in --out, or start if there is none. With 'auto' a scheduler can use the same command "
+        "line every time: for the first start, after a failure, and once the run is finished",
     )
     run.add_argument(
         "--print-config",
         action="store_true",
-        help="print the whole configuration as TOML, every option explained, and exit",
+        help="print the whole configuration as TOML, with every option explained, and exit",
     )
     run.add_argument(
         "--comm",
         metavar="dry-run:R",
-        help="play one rank of R on this machine: a few steps, in which what the others would send is made up from what this rank "
-        "sends; prints its memory, its messages and the time that a step would take, and writes nothing",
+        help="simulate one rank of R on this machine: a few steps, with the other ranks' messages made up from its own; prints "
+        "its memory, its messages and the time of a step, and writes nothing",
     )
     run.add_argument(
         "--link",
         metavar="GB/S,US",
-        help="of --comm: bandwidth of a rank, and latency of a message in µs, such as 12.5,2; or the scaling.json of a series "
-        "(default: as launch weak-scaling measured in this folder, else 12.5,2)",
+        help="for --comm: bandwidth of a rank in GB/s, and latency of a message in µs, such as 12.5,2; or the scaling.json of a series "
+        "(default: as measured by launch weak-scaling in this folder, else 12.5,2)",
     )
     run.add_argument(
         "--json", action="store_true", help="print the result (with --seeds: the summary) as one line of JSON"
@@ -99,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    if options.resume not in (None, "yes", "auto"):  # --resume digits: what follows is the data set
+    if options.resume not in (None, "yes", "auto"):  # --resume digits: the word is the data set
         if options.dataset is not None:
             raise ConfigError(f"--resume: is {options.resume!r}; allowed: auto, or nothing")
         options.dataset, options.resume = options.resume, "yes"
@@ -121,7 +121,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _dry_run(options: argparse.Namespace) -> int:
-    """Plays one rank of many."""
+    """Simulates one rank of many."""
     from sparsesnn.launch.links import given_links, measured_links
     from sparsesnn.partition.target import CPU
     from sparsesnn.train.dry_run import dry_run
@@ -131,24 +131,24 @@ def _dry_run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--comm: is {options.comm!r}; give dry-run:R with R ranks, at least 2, such as dry-run:64")
     for name in ("out", "resume", "seeds"):
         if getattr(options, name) is not None:
-            raise ConfigError(f"--comm {options.comm}: a dry run trains nothing that could be kept; leave out --{name}")
+            raise ConfigError(f"--comm {options.comm}: a dry run has no trained network to keep; leave out --{name}")
     if options.link is not None:
         links = given_links(options.link)
     else:
         measured = measured_links()
         links = CPU.links if measured is None else measured[0]
-    found = dry_run(resolve(options), int(match[1]), links)
-    print(json.dumps(asdict(found), allow_nan=False) if options.json else found.table())
+    result = dry_run(resolve(options), int(match[1]), links)
+    print(json.dumps(asdict(result), allow_nan=False) if options.json else result.table())
     return 0
 
 
 def _train_on(options: argparse.Namespace, world: Communicator | None) -> int:
-    """On one rank of `world`; None: the only one."""
+    """Trains as one rank of `world`; None: as the only one."""
     from sparsesnn.train import Report, train
 
     config = resolve(options)
     if options.resume and options.out is None:
-        raise ConfigError("--resume: which run? give its folder with --out DIR")
+        raise ConfigError("--resume: the run is missing; give its folder with --out DIR")
     report = Report(quiet=options.quiet or (world is not None and world.rank > 0))
     if options.seeds is None:
         result = train(config, out=options.out, resume=bool(options.resume), report=report, world=world)
@@ -160,7 +160,7 @@ def _train_on(options: argparse.Namespace, world: Communicator | None) -> int:
 
 
 def resolve(options: argparse.Namespace) -> Any:
-    """Configuration file, then command line; a resumed run without either takes its own configuration."""
+    """The configuration from file and command line; a resumed run without either uses its own configuration."""
     from sparsesnn import datasets
     from sparsesnn.config import flags
 
@@ -168,7 +168,9 @@ def resolve(options: argparse.Namespace) -> Any:
     layers = [read_config(options.config)] if options.config is not None else []
     if not layers and options.dataset is None:
         if not options.resume:
-            raise ConfigError(f"train: which data set? give one of {', '.join(datasets.NAMES)}, or --config FILE")
+            raise ConfigError(
+                f"train: the data set is missing; give one of {', '.join(datasets.NAMES)}, or --config FILE"
+            )
         layers = [_config_of_run(options.out, options.seeds)]
     return flags.resolve(options, *layers, named)
 
@@ -185,10 +187,10 @@ def _config_of_run(folder: Path | None, seeds: str | None) -> dict[str, Any]:
     from sparsesnn.train.folder import CONFIG
 
     if folder is None:
-        raise ConfigError("--resume: which run? give its folder with --out DIR")
+        raise ConfigError("--resume: the run is missing; give its folder with --out DIR")
     for place in (folder, *sorted(folder.glob("seed-*"))):
         if place != folder and not seeds:
-            raise ConfigError(f"--resume: {folder} holds runs of several seeds; give them too, --seeds 0,1,2")
+            raise ConfigError(f"--resume: {folder} holds runs of several seeds; give them as well, --seeds 0,1,2")
         store = CheckpointStore(place)
         if store.exists():
             return store.read().config
@@ -198,7 +200,7 @@ def _config_of_run(folder: Path | None, seeds: str | None) -> dict[str, Any]:
 
 
 def _train_seeds(config: Any, options: argparse.Namespace, report: Any, world: Communicator | None) -> None:
-    """One run per seed, and the mean and the spread of their accuracies."""
+    """Trains one run per seed, and reports the mean and the spread of their accuracies."""
     from sparsesnn.train import train
     from sparsesnn.train.folder import default_folder
     from sparsesnn.train.summary import SUMMARY, write_summary

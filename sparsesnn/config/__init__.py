@@ -1,8 +1,8 @@
 """The configuration of a run, in sections; each option is declared once, at its field.
 
-What a field says (`sparsesnn.options`) makes the reader and its messages, the flags of `sparsesnn train` and the comments
-of a printed configuration. Options of a data set come from its module in `sparsesnn.datasets`, arguments of neurons from
-their models in `sparsesnn.layers`. Precedence: recipe of the data set < configuration file < command line.
+The declaration of a field (`sparsesnn.options`) defines the reader and its messages, the flags of `sparsesnn train` and the
+comments of a printed configuration. Options of a data set come from its module in `sparsesnn.datasets`, arguments of neurons
+from their models in `sparsesnn.layers`. Precedence: recipe of the data set < configuration file < command line.
 """
 
 from sparsesnn.config.net import NetConfig

@@ -1,4 +1,4 @@
-"""Command line flags of a configuration: one for each option, `--section.key`, and short ones where an option names one."""
+"""Command line flags of a configuration: one for each option, `--section.key`, and short ones declared by options."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def add_flags(parser: argparse.ArgumentParser, sections: tuple[str, ...] = ()) -
     """
     group = parser.add_argument_group(
         "configuration",
-        "Every option of --print-config is a flag, such as --optim.clip_norm 1; what stands in a table of its own is given by --set. "
-        "These have short ones as well:",
+        "Every option of --print-config is a flag, such as --optim.clip_norm 1; give keys of nested tables with --set. "
+        "These options also have short flags:",
     )
     for name, known in all_options().items():
         if sections and name.partition(".")[0] not in sections:
             continue
         help, flags = known.meaning.replace("%", "%%"), [f"--{known.flag}"] if known.flag else []
         if flags and known.type is bool:
-            help = f"switches off: {help}" if known.default else help
+            help = f"turn off: {help}" if known.default else help
             text = "false" if known.default else "true"
             group.add_argument(*flags, dest=name, action="store_const", const=text, help=help)
             flags = []
-        shown = help if flags else argparse.SUPPRESS  # before a former name is added
+        shown = help if flags else argparse.SUPPRESS  # without former names
         if known.former:
             flags.append(f"--{name.partition('.')[0]}.{known.former}")
         group.add_argument(*flags, f"--{name}", dest=name, metavar=known.metavar or None, help=shown)
@@ -40,7 +40,7 @@ def add_flags(parser: argparse.ArgumentParser, sections: tuple[str, ...] = ()) -
 
 
 def resolve(options: argparse.Namespace, *layers: Mapping[str, Any]) -> Config:
-    """The configuration of some tables, with the command line on top, which alone may give FILE.py:FUNCTION as data."""
+    """The configuration from some tables, with the command line on top; only the latter may give FILE.py:FUNCTION as data."""
     table = given(options)
     config = Config.resolve(*layers, table)
     place = table.get("data", {}).get("dir")
@@ -48,7 +48,7 @@ def resolve(options: argparse.Namespace, *layers: Mapping[str, Any]) -> Config:
 
 
 def given(options: argparse.Namespace) -> dict[str, Any]:
-    """The table of what was given on the command line."""
+    """The table of the options given on the command line."""
     known, table = all_options(), dict[str, Any]()
     for name, text in vars(options).items():
         if name in known and text is not None:

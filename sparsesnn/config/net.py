@@ -1,4 +1,4 @@
-"""The section [net]: the network as a text with arguments for its populations, or population by population."""
+"""The section [net]: the network as a text with arguments for its populations, or described by population."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from sparsesnn.network import Network, parse_net
 from sparsesnn.options import Option, option, options_of
 from sparsesnn.synapses import Shape
 
-#: of a delay in milliseconds
+#: longest delay in milliseconds
 _MAX_MS = 1e9
 
 
 def _neurons(table: Table) -> dict[str, Option]:
-    """Arguments of the hidden populations: those of every neuron model but what the text says by letters."""
+    """Arguments of the hidden populations: those of every neuron model except the ones that the text sets by letters."""
     known = {name: declared for name, declared in neuron_options().items() if name != "recurrent"}
     capacity = known["capacity"]
     known["capacity"] = replace(
         capacity,
-        help=f"{capacity.help}. {AUTO}: no limit, but on IPUs, whose lists have a size, twice the longest of the first batches",
+        help=f"{capacity.help}. {AUTO}: no limit, but on IPUs, whose lists have a fixed size, twice the longest of the first batches",
         type=int | str | None,
         choices=(AUTO,),
         default=AUTO,
@@ -43,19 +43,19 @@ def _readout(table: Table) -> Mapping[str, Option]:
 
 @dataclass(frozen=True)
 class NetConfig(Section, name="net"):
-    """The network; `populations` and `connections` describe it whole, then no other key may be given."""
+    """The network; `populations` and `connections` describe it completely, and then exclude all other keys."""
 
     text: str = option(
         "auto-128r-auto",
         f"sizes joined by '-', such as 700-256r-20; after a size r: recurrent, {model_letters()}, p0.1: sparse "
-        "synapses of that density; the last is the readout, with s a spiking one; auto as first or last size is that of the data; "
+        "synapses of that density; the last is the readout, a spiking one with s; auto as first or last size means that of the data; "
         "2x34x34:3C8s2-10, auto:3C8s2-auto or 1x700:9C8-20: convolutions, see sparsesnn.map_text",
         flag="net",
         metavar="TEXT",
     )
     delay: int = option(
         0,
-        "of all connections between populations, steps; with 1 all layers run at once, which IPUs need to be fastest",
+        "delay of all connections between populations, steps; with 1 all layers run in parallel, which makes IPUs fastest",
         low=0,
         high=MAX_DELAY,
         flag="delay",
@@ -63,58 +63,58 @@ class NetConfig(Section, name="net"):
     )
     delays: tuple[int, ...] = option(
         (),
-        "steps, such as [0, 6, 12]: each connection into a hidden population is there once for each, with weights of its own; "
-        "empty: once, with delay",
+        "steps, such as [0, 6, 12]: each connection into a hidden population has one copy per delay, with its own weights; "
+        "empty: one, with delay",
         low=0,
         high=MAX_DELAY,
     )
     delays_ms: tuple[float, ...] = option((), "delays in milliseconds, rounded to steps", low=0, high=_MAX_MS)
     recurrent_delays: tuple[int, ...] = option(
-        (), "steps: the same of recurrent connections; empty: once, one step", low=1, high=MAX_DELAY
+        (), "steps: the same for recurrent connections; empty: one, with one step", low=1, high=MAX_DELAY
     )
     recurrent_delays_ms: tuple[float, ...] = option(
         (), "recurrent_delays in milliseconds, rounded to steps", above=0, high=_MAX_MS
     )
     axonal_delays: int = option(
         0,
-        "longest delay of single senders, steps: each neuron that sends to a hidden population has one; 0: none",
+        "longest axonal delay, steps: each neuron that sends to a hidden population has its own delay; 0: none",
         low=0,
         high=MAX_DELAY,
     )
     axonal_delays_ms: float = option(0.0, "axonal_delays in milliseconds, rounded to steps", low=0, high=_MAX_MS)
     recurrent_axonal_delays: int = option(
-        0, "the same of recurrent connections, in addition to their delay of 1 or more; 0: none", low=0, high=MAX_DELAY
+        0, "the same for recurrent connections, in addition to their delay of 1 or more; 0: none", low=0, high=MAX_DELAY
     )
     recurrent_axonal_delays_ms: float = option(
         0.0, "recurrent_axonal_delays in milliseconds, rounded to steps", low=0, high=_MAX_MS
     )
-    learn_axonal_delays: bool = option(False, "train the axonal delays; else they stay as drawn")
+    learn_axonal_delays: bool = option(False, "train the axonal delays; otherwise they stay as drawn")
     neurons: dict[str, Any] = spread(_neurons)
     tau_range: tuple[float, ...] = option(
         (),
-        "[low, high]: time constants in steps, spread evenly on a logarithmic scale over the neurons of a population, in "
-        "place of beta; empty: every neuron has beta",
+        "[low, high]: time constants in steps, spread evenly on a logarithmic scale over the neurons of a population, instead "
+        "of beta; empty: every neuron has beta",
         above=0,
     )
-    tau_range_ms: tuple[float, ...] = option((), "tau_range in milliseconds; steps of the data have a width", above=0)
+    tau_range_ms: tuple[float, ...] = option((), "tau_range in milliseconds, if the data's steps have a width", above=0)
     initial: dict[str, tuple[float, ...]] = option(
         dict,
-        "[low, high] of parameters of hidden neurons, such as { a = [0, 1], b = [0, 2] }: each neuron begins with a value of its "
-        "own, spread evenly, in an order that differs between parameters",
+        "[low, high] of parameters of hidden neurons, such as { a = [0, 1], b = [0, 2] }: each neuron begins with its own value, "
+        "spread evenly, in an order that differs between parameters",
     )
     initial_tau_ms: dict[str, tuple[float, ...]] = option(
         dict,
-        "the same of time constants of decays in milliseconds, such as { beta = [30, 200], rho = [150, 1000] }",
+        "the same for time constants of decays in milliseconds, such as { beta = [30, 200], rho = [150, 1000] }",
         above=0,
     )
-    tau_ms: float = option(0.0, "time constant of the membrane, milliseconds, in place of beta; 0: beta", low=0)
+    tau_ms: float = option(0.0, "time constant of the membrane, milliseconds, instead of beta; 0: beta", low=0)
     tau_syn_ms: float = option(
         0.0,
-        "time constant of the synaptic current, milliseconds, in place of alpha; 0: alpha",
+        "time constant of the synaptic current, milliseconds, instead of alpha; 0: alpha",
         low=0,
     )
     readout_tau_ms: float = option(
-        0.0, "time constant of the readout, milliseconds, in place of readout_beta; 0: readout_beta", low=0
+        0.0, "time constant of the readout, milliseconds, instead of readout_beta; 0: readout_beta", low=0
     )
     readout: dict[str, Any] = spread(_readout, prefix="readout_")
     populations: dict[str, Any] = option(dict, "by name, in the form of Network.to_dict")
@@ -159,12 +159,12 @@ class NetConfig(Section, name="net"):
     def network(
         self, n_neurons: int, n_classes: int, dt_ms: float | None = None, shape: Shape | None = None
     ) -> Network:
-        """The network for data with that many input neurons and classes.
+        """The network for data with `n_neurons` input neurons and `n_classes` classes.
 
         Args:
-            dt_ms: width of a step of the data, milliseconds; None where steps have no width.
+            dt_ms: width of a step of the data, milliseconds; None if steps have no width.
             shape: height, width and channels of the data's images, whose neurons are in the order [channels, height, width];
-                None where it has no images.
+                None if it has no images.
 
         Errors: `ConfigError` if the text or a population is invalid, the sizes do not fit the data, or time constants are in
         milliseconds and `dt_ms` is None.
@@ -203,7 +203,7 @@ class NetConfig(Section, name="net"):
         return network
 
     def _head(self, shape: Shape) -> str:
-        """How a text with convolutions begins."""
+        """The beginning of a text with convolutions."""
         return f"{shape[2]}x{shape[0]}x{shape[1]}:"
 
     def _described(self) -> Network:
@@ -243,7 +243,7 @@ class NetConfig(Section, name="net"):
         return self._delayed(network.with_delay(self.delay), dt_ms)
 
     def _spread(self, network: Network, dt_ms: float) -> Network:
-        """The network whose hidden neurons begin with different parameters, as far as their model has these."""
+        """The network with different initial parameters of hidden neurons, as far as their model has these."""
         unread = {**self.initial, **self.initial_tau_ms}
         for name in list(network.populations)[1:-1]:
             population, changes = network.populations[name], {}
@@ -260,7 +260,7 @@ class NetConfig(Section, name="net"):
             network = network.with_population(name, **changes)
         if unread:
             raise ConfigError(
-                f"net.initial{'' if min(unread) in self.initial else '_tau_ms'}: {min(unread)!r} is no parameter of the hidden "
+                f"net.initial{'' if min(unread) in self.initial else '_tau_ms'}: {min(unread)!r} is not a parameter of the hidden "
                 f"neurons of {self.text!r}; remove it, or choose another neuron model"
             )
         return network
@@ -286,7 +286,7 @@ class NetConfig(Section, name="net"):
         return network
 
     def _check_hidden(self, network: Network, name: str, value: Any, recurrent: bool) -> None:
-        """`ConfigError` where no connection is there that an option is for."""
+        """`ConfigError` if the network has no connection that an option applies to."""
         if not any(c.is_recurrent == recurrent and c.post != network.output for c in network.connections):
             raise ConfigError(
                 f"net.{name}: is {value}, but {self.text!r} has no {'recurrent' if recurrent else 'hidden'} population; remove it, or "
@@ -295,13 +295,13 @@ class NetConfig(Section, name="net"):
 
     def _misfit(self, network: Network, n_in: int, n_out: int, n_neurons: int, n_classes: int) -> str:
         has = f"the data has {n_neurons} neurons and {n_classes} classes"
-        arrived = f"net: {n_in} input and {n_out} output neurons, but {has}"
+        mismatch = f"net: {n_in} input and {n_out} output neurons, but {has}"
         if self.populations:
             return (
-                f"{arrived}; set n = {n_neurons} for {network.inputs[0]!r} and n = {n_classes} for {network.output!r}"
+                f"{mismatch}; set n = {n_neurons} for {network.inputs[0]!r} and n = {n_classes} for {network.output!r}"
             )
         parts = self.text.strip().split("-")
         fitting = f"{n_classes}s" if parts[-1].endswith("s") else str(n_classes)
         if ":" in self.text:
-            return f"{arrived}; write --net with {n_neurons} neurons before the colon, and {fitting} at the end"
-        return f"{arrived}; write --net {'-'.join([str(n_neurons), *parts[1:-1], fitting])}"
+            return f"{mismatch}; write --net with {n_neurons} neurons before the colon, and {fitting} at the end"
+        return f"{mismatch}; write --net {'-'.join([str(n_neurons), *parts[1:-1], fitting])}"

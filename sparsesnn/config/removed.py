@@ -1,4 +1,4 @@
-"""Options and values of earlier versions: files and runs that hold them are still read, and a warning says what happens instead."""
+"""Options and values of earlier versions: files and runs with them are still read, with a warning about the replacement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 OPTIONS: Mapping[tuple[str, str], str] = {
     ("train", "lists"): "training steps on 'cpu' always use lists",
 }
-#: values that no longer exist, with the value that replaces each
+#: values that no longer exist, and their replacements
 VALUES: Mapping[tuple[str, str, str], str] = {
     ("train", "dense_mode", "compile"): "auto",
 }

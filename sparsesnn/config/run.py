@@ -1,4 +1,4 @@
-"""The configuration of a run: all sections, read from several places and written out."""
+"""The configuration of a run: all sections, read from several sources and written out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DESCRIBED = ("populations", "connections")
 
 @dataclass(frozen=True)
 class Config:
-    """All of a run; `Config.resolve` makes one, `to_toml` and `to_dict` write it out."""
+    """The whole configuration of a run; `Config.resolve` makes one, `to_toml` and `to_dict` write it out."""
 
     data: DataConfig = field(default_factory=DataConfig)
     net: NetConfig = field(default_factory=NetConfig)
@@ -48,7 +48,7 @@ class Config:
 
     @classmethod
     def resolve(cls, *layers: Mapping[str, Any]) -> Config:
-        """From tables, the later ones on top, and the recipe of the data set that they name below all.
+        """Makes a configuration from tables, later ones on top, over the recipe of the data set that they name.
 
         Errors: `ConfigError` for unknown sections, keys and data sets, wrong types and values out of range.
         """
@@ -64,7 +64,7 @@ class Config:
         net = given.get("net", {})
         if "populations" in net and (others := sorted(set(net) - set(_DESCRIBED))):
             raise ConfigError(
-                f"net: populations describe the whole network, {', '.join(others)} would have no effect; remove them"
+                f"net: populations describe the whole network, so {', '.join(others)} would have no effect; remove them"
             )
         name = given.get("data", {}).get("name", DataConfig.name)
         if name not in datasets.NAMES:
@@ -77,7 +77,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, table: Any) -> Config:
-        """The inverse of `to_dict`; every key that is missing takes the default of the data set."""
+        """The inverse of `to_dict`; missing keys take the default of the data set."""
         if not isinstance(table, Mapping):
             raise ConfigError(f"configuration: is {table!r}; give a table of sections")
         return cls.resolve(table)
@@ -91,7 +91,7 @@ class Config:
         return self._whole(tables.plain(self))
 
     def to_toml(self) -> str:
-        """TOML that reads back as the same configuration, every option below a comment that says what it means."""
+        """TOML that reads back as the same configuration, with a comment above every option that explains it."""
         return tables.commented(Config, self._whole(tables.plain(self, infinite=float))).lstrip("\n")
 
     def _whole(self, table: dict[str, Any]) -> dict[str, Any]:
@@ -108,9 +108,9 @@ class Config:
         return made._with_code() if same and self.data.runs_code else made
 
     def with_data_dir(self, place: str | Path) -> Config:
-        """The same configuration with data from `place`, which the caller names.
+        """The same configuration with data from `place`, given by the caller.
 
-        Only here may it be FILE.py:FUNCTION: the code that a configuration file or a checkpoint names does not run.
+        Only here may it be FILE.py:FUNCTION: code named in a configuration file or a checkpoint does not run.
         """
         return self.with_values({"data": {"dir": absolute_place(place)}})._with_code()
 
@@ -119,23 +119,23 @@ class Config:
         return self
 
     def options(self) -> dict[str, Option]:
-        """What is known of every option, by section.key."""
+        """The declaration of every option, by section.key."""
         return all_options(self.to_dict())
 
 
 def all_options(table: Mapping[str, Any] | None = None) -> dict[str, Option]:
-    """The options of every section, by section.key; without a table those of all data sets."""
-    found = {}
+    """The options of every section, by section.key; without a table, those of all data sets."""
+    declared = {}
     for section, known in tables.keys_of(Config, {}).items():
         keys = tables.keys_of(known.type, (table or {}).get(section, {}))
-        found.update({f"{section}.{key}": option for key, option in keys.items()})
-    return found
+        declared.update({f"{section}.{key}": option for key, option in keys.items()})
+    return declared
 
 
 def differences(old: Config, new: Config, *, finished: bool = False) -> list[str]:
-    """Keys in which two configurations differ in a way that forbids to continue one as the other, as "key: old → new".
+    """Differences between two configurations that prevent continuing one as the other, as "key: old → new".
 
-    `train.epochs` may grow where the learning rate does not depend on it, and where the old run is `finished`.
+    `train.epochs` may grow if the learning rate does not depend on it, or if the old run is `finished`.
     """
     before, after = tables.flatten(old.to_dict()), tables.flatten(new.to_dict())
     free = {name for name, known in new.options().items() if known.free}
@@ -157,7 +157,7 @@ def _former_names(section: str) -> dict[str, str]:
 
 
 def _current(section: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """A section with the names that its options have now, without those that were removed."""
+    """A section with the current names of its options, without removed ones."""
     try:
         return current_names(without_removed(section, table), _former_names(section), section)
     except TypeError as error:

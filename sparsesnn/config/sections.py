@@ -1,4 +1,4 @@
-"""The sections of a configuration: frozen dataclasses whose fields say what they mean and what they allow."""
+"""The sections of a configuration: frozen dataclasses whose fields declare their meaning and allowed values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MANY = 1_000_000
 
 
 class Section:
-    """A section checks its options when it is made; subclasses name theirs: `class OptimConfig(Section, Updates, name="optim")`."""
+    """A section checks its options when it is created; subclasses give its name: `class OptimConfig(Section, Updates, name="optim")`."""
 
     name_: ClassVar[str]
 
@@ -35,58 +35,58 @@ class Section:
 
 
 def _data_options(table: Table) -> dict[str, Option]:
-    """Of the data set that a table names; of all where it names none."""
+    """The options of the data set named in a table; of all if it names none."""
     names = (table["name"],) if "name" in table else reversed(datasets.NAMES)
     return {key: known for name in names for key, known in datasets.options(name).items()}
 
 
 @dataclass(frozen=True)
 class DataConfig(Section, name="data"):
-    """Where samples come from, and how events become spikes."""
+    """The source of the samples, and the conversion of events to spikes."""
 
     name: str = option("digits", "the data set", choices=datasets.NAMES)
     dir: str = option(
         "",
-        "folder of its files; for your events a file, or FILE.py:FUNCTION, which runs only if you give it on the command line",
+        "folder of its files; for your own events a file, or FILE.py:FUNCTION, which runs only if given on the command line",
         flag="data",
         metavar="DIR",
         free=True,
         local=True,
     )
     cache_dir: str = option(
-        "", "folder of the event cache; empty: the usual one", flag="cache", metavar="DIR", free=True, local=True
+        "", "folder of the event cache; empty: the default", flag="cache", metavar="DIR", free=True, local=True
     )
-    download: bool = option(False, "fetch files that are missing", flag="download", free=True)
+    download: bool = option(False, "fetch missing files", flag="download", free=True)
     valid: str = option(
         "auto",
         "validation part, taken from the training part: speakers:0,1 (held-out speakers), random:0.1 (a tenth), "
-        "file:val.txt (the samples whose numbers it lists), own, none; auto: own where the data has such a part, else random:0.1",
+        "file:val.txt (the sample numbers listed there), own, none; auto: own if the data has such a part, else random:0.1",
         flag="valid",
         metavar="HOW",
     )
     test: str = option(
         "own",
-        "test part: own, or taken from the training part as in valid, where a copy of a data set has none; auto: own where "
+        "test part: own, or taken from the training part as in valid, if a copy of a data set has none; auto: own if "
         "the data has such a part, else random:0.2",
     )
     options: dict[str, Any] = spread(_data_options)
-    #: whether `dir` may be FILE.py:FUNCTION; see `Config.with_data_dir`. It is no field, so that no file can set it
+    #: whether `dir` may be FILE.py:FUNCTION; see `Config.with_data_dir`. It is not a field, so that no file can set it
     runs_code: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
 class LossConfig(Section, Objective, name="loss"):
-    """What is minimized: cross-entropy and, if wanted, a penalty on too low or too high activity."""
+    """The loss: cross-entropy and, optionally, a penalty on too low or too high activity."""
 
     decoding: str = option(
         AUTO,
-        "what is read: the potential over time (softmax_sum: the sum over time of its softmax over classes) or the count of "
-        "spikes; auto: max of an LI readout, count of a spiking one",
+        "the output that is decoded: the potential over time (softmax_sum: the sum over time of its softmax over classes) or the count "
+        "of spikes; auto: max for an LI readout, count for a spiking one",
         choices=(AUTO, *OVER_TIME, "count"),
     )
 
     def decoding_for(self, network: Network) -> str:
-        """The decoding for this network's readout; `ConfigError` if the one asked for does not fit."""
+        """The decoding for this network's readout; `ConfigError` if the chosen one does not fit."""
         readout = isinstance(network.populations[network.output], LI)
         if self.decoding == AUTO:
             return "max" if readout else "count"
@@ -101,21 +101,21 @@ class LossConfig(Section, Objective, name="loss"):
 
 @dataclass(frozen=True)
 class OptimConfig(Section, Updates, name="optim"):
-    """How weights change."""
+    """The optimizer."""
 
     schedule: str = option(
         "cosine",
         "cosine falls to final_lr_factor · lr at the last step; onecycle rises from lr / 25 and falls to the same; plateau falls "
-        "by plateau_factor where validation does not get better",
+        "by plateau_factor when validation does not improve",
         choices=("cosine", "constant", "onecycle", "plateau"),
     )
     warmup_epochs: float = option(
-        0.0, "the rate rises over so many epochs, fractions allowed; 0: not, with onecycle in 30 % of the run", low=0
+        0.0, "epochs over which the rate rises, fractions allowed; 0: none, with onecycle 30 % of the run", low=0
     )
     final_lr_factor: float = option(0.01, "see schedule", low=0, high=1)
     plateau_factor: float = option(0.5, "see schedule", above=0, below=1)
     plateau_patience: int = option(
-        5, "epochs without a better validation that schedule plateau waits for", low=1, high=_MANY
+        5, "epochs without improved validation before schedule plateau lowers the rate", low=1, high=_MANY
     )
 
     def __post_init__(self) -> None:
@@ -125,16 +125,16 @@ class OptimConfig(Section, Updates, name="optim"):
 
 @dataclass(frozen=True)
 class DropoutConfig(Section, Dropout, name="dropout"):
-    """Spikes of hidden populations that the next population does not hear in training."""
+    """Spikes of hidden populations dropped on their way to the next population in training."""
 
 
 @dataclass(frozen=True)
 class InitConfig(Section, Recurrence, name="init"):
-    """Initial weights: scaled until each population is as active on training data as wanted."""
+    """Initial weights: scaled until each population has the wanted activity on training data."""
 
     from_run: str = option(
         "",
-        "a run folder whose trained parameters are taken where names and shapes fit; the others are drawn, nothing is scaled",
+        "a run folder whose trained parameters are copied if names and shapes fit; others are drawn, and nothing is scaled",
         flag="init-from",
         metavar="RUN",
     )
@@ -144,7 +144,7 @@ class InitConfig(Section, Recurrence, name="init"):
     layers: dict[str, float] = option(dict, "wanted activity of single populations, by name", low=0, below=1)
     n_batches: int = option(2, "training batches to measure on", low=1, high=_MANY)
     tolerance: float = option(0.1, "allowed relative difference from the wanted activity", low=0, high=1)
-    mean_shift: float = option(0.0, "moves the mean of the weights, see sparsesnn.init", low=-100, high=100)
+    mean_shift: float = option(0.0, "shift of the weights' mean, see sparsesnn.init", low=-100, high=100)
     readout_std: float = option(
         1.0, "standard deviation of the readout's potentials; 0: the readout as drawn", low=0, high=1e6
     )
@@ -156,10 +156,12 @@ class TrainConfig(Section, engines.options_class(), name="train"):  # type: igno
 
     epochs: int = option(20, "passes through the training part", low=1, high=_MANY, flag="epochs", metavar="N")
     patience: int = option(
-        0, "the run ends after so many epochs without a better validation; 0: never", low=0, high=_MANY
+        0, "end the run after this number of epochs without improved validation; 0: never", low=0, high=_MANY
     )
     batch: int = option(64, "samples per step", low=1, high=_MANY, flag="batch", metavar="N")
-    seed: int = option(0, "of initial weights, order and augmentation", low=0, high=2**63 - 1, flag="seed", metavar="N")
+    seed: int = option(
+        0, "seed of initial weights, order and augmentation", low=0, high=2**63 - 1, flag="seed", metavar="N"
+    )
     backend: str = option(
         "cpu",
         "cpu: event-sparse engine; dense: PyTorch baseline; ipu-model: the IPU program, emulated; ipu",
@@ -169,7 +171,7 @@ class TrainConfig(Section, engines.options_class(), name="train"):  # type: igno
     )
     threads: int = option(
         0,
-        "worker threads of a rank; 0: all cores, shared by the ranks of a host",
+        "worker threads per rank; 0: all cores, shared by the ranks of a host",
         low=0,
         high=1024,
         free=True,
@@ -180,19 +182,19 @@ class TrainConfig(Section, engines.options_class(), name="train"):  # type: igno
     prefetch: int = option(8, "batches made ahead by a thread; 0: none", low=0, high=1000, free=True)
     bucket_batches: int = option(
         0,
-        "samples of so many batches are sorted by length, so that batches hold similar ones; 0: none",
+        "number of batches whose samples are sorted by length, so that each batch has similar ones; 0: none",
         low=0,
         high=_MANY,
     )
-    drop_last: bool = option(False, "leave out the last batch of an epoch where it is smaller")
+    drop_last: bool = option(False, "leave out the last batch of an epoch if it is smaller")
     checkpoint_seconds: float = option(
         300.0,
-        "a checkpoint within an epoch after so long, besides that after each epoch; 0: none",
+        "interval of checkpoints within an epoch, in addition to one after each epoch; 0: none",
         low=0,
         high=1e9,
         free=True,
     )
-    checkpoint_batches: int = option(0, "the same after so many batches; 0: none", low=0, high=10**9, free=True)
+    checkpoint_batches: int = option(0, "the same interval in batches; 0: none", low=0, high=10**9, free=True)
     tensorboard: bool = option(
         True,
         "write TensorBoard files, if it is installed: numbers, weights as histograms, pictures",
@@ -201,7 +203,7 @@ class TrainConfig(Section, engines.options_class(), name="train"):  # type: igno
     )
     loggers: str = option(
         "",
-        "loggers of installed packages (entry points sparsesnn.loggers), joined by commas, that take the record of each epoch",
+        "loggers of installed packages (entry points sparsesnn.loggers), joined by commas, that receive the record of each epoch",
         flag="logger",
         metavar="NAMES",
         free=True,
@@ -219,19 +221,19 @@ class TrainConfig(Section, engines.options_class(), name="train"):  # type: igno
 
 @dataclass(frozen=True)
 class ParallelConfig(Section, name="parallel"):
-    """How the ranks of mpirun share the work; without it there is one rank. Results do not depend on it."""
+    """How MPI ranks share the work; without a launcher there is one rank. Results do not depend on it."""
 
     replicas: int = option(
         0,
-        "ranks, or groups of ranks, that see different samples; 0: as many as the ranks allow. Of the IPU backends: copies of "
-        "the program, each on the IPUs of train.target, which add gradients in an order of their own; 0: one, or under PopRun as many as it has",
+        "ranks, or groups of ranks, that see different samples; 0: as many as the ranks allow. On the IPU backends: copies of "
+        "the program, each on the IPUs of train.target, which add gradients in their own order; 0: one, or under PopRun its number",
         low=0,
         high=_MANY,
         free=True,
     )
     shards: int = option(
         0,
-        "ranks that share the neurons of one replica; 0: one, or as many as replicas leaves",
+        "ranks that share the neurons of one replica; 0: one, or all ranks left by replicas",
         low=0,
         high=_MANY,
         free=True,

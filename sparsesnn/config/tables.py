@@ -1,8 +1,8 @@
-"""Plain tables (TOML, JSON, command line) into frozen dataclasses and back, with errors that name section and key.
+"""Converts plain tables (TOML, JSON, command line) to frozen dataclasses and back, with errors that name section and key.
 
-A dataclass is a table: its fields are the keys, with what `sparsesnn.options.option` declares of them. A field made by
-`spread` holds entries that stand in the table beside the other keys; which there are depends on the table: on the data
-set, or on the neuron models.
+A dataclass is a table: its fields are the keys, as declared by `sparsesnn.options.option`. A field made by `spread` holds
+entries that appear in the table next to the other keys; their set depends on the table: on the data set, or on the neuron
+models.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Table = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Spread:
-    """Options whose entries stand in the section itself.
+    """Options whose entries appear in the section itself.
 
     Args:
-        options: by name, of a table; of an empty one all that there may be.
+        options: returns the options of a table by name; for an empty table all possible ones.
         prefix: of their keys in the table.
     """
 
@@ -52,12 +52,12 @@ class Spread:
 
 
 def spread(options: Callable[[Table], Mapping[str, Option]], prefix: str = "") -> Any:
-    """A field of a frozen dataclass that holds the values of a `Spread`, by the names of its options."""
+    """A field of a frozen dataclass for the values of a `Spread`, by the names of its options."""
     return field(default_factory=dict, metadata={"spread": Spread(options, prefix)})
 
 
 def fill_spreads(instance: Any, place: str, error: type[Exception]) -> None:
-    """Completes the fields that `spread` made with defaults, and checks them; for `__post_init__`.
+    """Fills fields made by `spread` with defaults, and checks them; for `__post_init__`.
 
     Args:
         place, error: see `sparsesnn.options.check`.
@@ -73,15 +73,15 @@ def fill_spreads(instance: Any, place: str, error: type[Exception]) -> None:
 
 
 def keys_of(cls: Any, table: Table) -> dict[str, Option]:
-    """What a table may hold: the options by key, in their order."""
+    """The possible keys of a table: the options by key, in order."""
     kinds, declared = typing.get_type_hints(cls), options_of(cls)
-    found: dict[str, Option] = {}
+    keys: dict[str, Option] = {}
     for f in fields(cls):
         if "spread" in f.metadata:
-            found.update(f.metadata["spread"].keys(table))
+            keys.update(f.metadata["spread"].keys(table))
         else:
-            found[f.name] = declared.get(f.name, Option("", -math.inf, math.inf, name=f.name, type=kinds[f.name]))
-    return found
+            keys[f.name] = declared.get(f.name, Option("", -math.inf, math.inf, name=f.name, type=kinds[f.name]))
+    return keys
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
@@ -91,10 +91,10 @@ def build(cls: type[T], table: Any, where: str = "") -> T:
     """The dataclass `cls` from a table; missing keys take their defaults.
 
     Args:
-        table: nested dataclasses are nested tables; "inf" and "-inf" stand for the numbers.
+        table: nested dataclasses are nested tables; "inf" and "-inf" mean the numbers.
         where: name of the table, for messages, such as "net".
 
-    Errors: `ConfigError` for unknown keys, with the nearest known one, and for values that are not allowed.
+    Errors: `ConfigError` for unknown keys, with the nearest known one, and for invalid values.
     """
     if not isinstance(table, Mapping):
         keys = ", ".join(keys_of(cls, {}))
@@ -123,12 +123,12 @@ def build(cls: type[T], table: Any, where: str = "") -> T:
 
 
 def unknown(key: str, allowed: Iterable[str], where: str = "") -> str:
-    """The message for a key that does not exist."""
+    """The message for an unknown key."""
     return f"{where or 'configuration'}: {wording.unknown('key', key, allowed)}"
 
 
 def _typed(value: Any, known: Option, where: str) -> Any:
-    """A plain value with what plain data has no form for: None, infinities and dataclasses."""
+    """A plain value converted to None, infinities and dataclasses, which plain data cannot represent."""
     if known.none is not None and value == known.none and not isinstance(value, bool):
         return None
     return _shaped(value, known.type, where)
@@ -151,12 +151,12 @@ def _shaped(value: Any, wanted: Any, where: str) -> Any:
 
 
 def from_text(text: str, known: Option) -> Any:
-    """The value that a text of the command line stands for."""
+    """Parses a value from the command line."""
     return text.strip() if known.type is str else _toml_value(text)
 
 
 def read_assignment(text: str) -> dict[str, Any]:
-    """`"optim.lr=1e-3"` → {"optim": {"lr": 0.001}}; a value that is not TOML is taken as a text."""
+    """`"optim.lr=1e-3"` → {"optim": {"lr": 0.001}}; a value that is not TOML is a text."""
     name, equals, value = text.partition("=")
     keys = name.strip().split(".")
     if not equals or len(keys) < 2 or not all(keys):
@@ -175,7 +175,7 @@ def read_toml(text: str, source: str) -> dict[str, Any]:
     """Parses TOML; `ConfigError` names the source and the line."""
     try:
         table: dict[str, Any] = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
+    except (ValueError, RecursionError) as error:  # ValueError: also numbers with thousands of digits
         raise ConfigError(f"{source}: is not TOML: {error}") from None
     return table
 
@@ -184,10 +184,10 @@ def read_toml(text: str, source: str) -> dict[str, Any]:
 
 
 def plain(value: Any, *, infinite: Callable[[float], Any] = str) -> Any:
-    """Dataclasses to tables and tuples to lists.
+    """Converts dataclasses to tables and tuples to lists.
 
     Args:
-        infinite: what becomes of an infinity; strict JSON can hold it as a text alone, "inf" or "-inf".
+        infinite: converts an infinity; strict JSON can hold it only as a text, "inf" or "-inf".
     """
     if is_dataclass(value):
         return _table_of(value, infinite)
@@ -217,9 +217,9 @@ def _known(value: Any, known: Option | None, infinite: Callable[[float], Any]) -
 
 
 def commented(cls: Any, table: Table, where: str = "") -> str:
-    """TOML of the table of a dataclass, each key below a comment that says what it means and what is allowed.
+    """TOML of the table of a dataclass, with a comment above each key about its meaning and allowed values.
 
-    Keys whose value is None are left out, for TOML has no null.
+    Keys whose value is None are left out, because TOML has no null.
     """
     known = keys_of(cls, table)
     own, below, comments, others = [], [], [], {}

@@ -1,10 +1,10 @@
-"""Networks from and to other libraries through NIR, the Neuromorphic Intermediate Representation (`pip install nir`).
+"""Exchange of networks with other libraries through NIR, the Neuromorphic Intermediate Representation (`pip install nir`).
 
-    model = sparsesnn.nir.from_nir(graph, source="snntorch", reset="subtract")    # graph: of the library, or a file
+    model = sparsesnn.nir.from_nir(graph, source="snntorch", reset="subtract")    # graph: the library's, or a file
     sparsesnn.nir.write("net.nir", sparsesnn.nir.to_nir(model, target="norse"))
 
-NIR describes neurons in continuous time and says nothing of steps; each library has a step of its own, and some write less
-than they run. `conventions` holds what each does, docs/migrating.md the table. Where a graph cannot mean the same here, the
+NIR describes neurons in continuous time, without steps; each library has its own step, and some files leave out parts of
+the model. `conventions` describes each library, docs/migrating.md has the table. If a graph has no equivalent here, the
 error names the difference.
 """
 

@@ -1,4 +1,4 @@
-"""How each library turns NIR's continuous time into steps, and what its files leave out.
+"""How each library turns NIR's continuous time into steps, and the omissions of its files.
 
 NIR: τ·dv/dt = v_leak - v + r·i;  with a synaptic current: τ_syn·di/dt = w_in·x - i. With f = dt/τ, a library's step is one of
 
@@ -24,18 +24,18 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Convention:
-    """What a library means by the numbers in its graphs.
+    """The meaning of the numbers in a library's graphs.
 
     Args:
         name: of the library.
-        dt: its step, in the unit of its time constants; None: it has no usual one, and must be given.
+        dt: its step, in the unit of its time constants; None: it has no default, and must be given.
         decay: "euler" or "exponential".
-        resets: what its neurons may do at a spike; the first is its default. All write NIR's v_reset = 0.
+        resets: possible resets of its neurons; the first is its default. All write NIR's v_reset = 0.
         reset_decays: its subtraction comes before the decay, β·(v - θ).
-        current: the synaptic one: "scaled" by w_in·dt/τ_syn, as NIR has it; "jump": by w_in alone; "decayed": by α, for a
-            spike decays in its own step; "unit": by 1, with every other factor.
+        current: factor on the synaptic current: "scaled": w_in·dt/τ_syn, as in NIR; "jump": w_in alone; "decayed": α,
+            because a spike decays in its own step; "unit": 1, with every other factor.
         gain: of the membrane: "file" (r·f or r·(1 - e^-f)) or "unit" (1).
-        late: steps by which a population's spikes come later than ours.
+        late: steps by which a population's spikes are later than ours.
     """
 
     name: str
@@ -73,12 +73,12 @@ def find_convention(source: str) -> Convention:
 
 
 def decays_of(convention: Convention, dt: float, tau: Array, where: str) -> tuple[Array, Array]:
-    """Decay β and gain per unit of r, of time constants `tau`; where β was rounded to float32 on its way, undone.
+    """Decay β and gain per unit of r from time constants `tau`; undoes a rounding of β to float32.
 
-    Norse writes dt·τ instead of τ (its `to_nir` divides dt by 1/τ); a τ below dt, which no step of Euler could follow,
-    gives it away.
+    Norse writes dt·τ instead of τ (its `to_nir` divides dt by 1/τ); a τ below dt, for which an Euler step is impossible,
+    reveals it.
 
-    Errors: `DescriptionError` for time constants that dt does not fit.
+    Errors: `DescriptionError` for time constants that do not fit dt.
     """
     if convention.name == "norse" and np.all(tau < dt):
         tau = tau / dt
@@ -87,8 +87,8 @@ def decays_of(convention: Convention, dt: float, tau: Array, where: str) -> tupl
     worst = float(np.max(f)) if np.all(np.isfinite(f)) else float("nan")
     if not np.all(tau > 0) or not np.all(np.isfinite(f)) or (convention.decay == "euler" and worst > 1 + 1e-6):
         raise DescriptionError(
-            f"{where}: tau is {float(np.min(tau)):g} with a step dt of {dt:g} ({convention.name}); a time constant lies "
-            "above 0, and Euler's step is not longer than it: give the `dt` that the graph was written with"
+            f"{where}: tau is {float(np.min(tau)):g} with a step dt of {dt:g} ({convention.name}); a time constant is "
+            "above 0, and an Euler step at most as long: give the `dt` that the graph was written with"
         )
     if convention.decay == "exponential":
         return np.exp(-f), 1 - np.exp(-f)
@@ -98,14 +98,14 @@ def decays_of(convention: Convention, dt: float, tau: Array, where: str) -> tupl
 
 
 def _unrounded(f: float) -> float:
-    """β = 1 - f; a short decimal number if float32 arithmetic turns that into f: 0.9, not 0.89999998."""
+    """β = 1 - f, as a short decimal number if float32 arithmetic turns that into f: 0.9, not 0.89999998."""
     short = float(f"{1 - f:.6g}")
     exact = 1 - float(np.float32(short))
     return short if abs(exact - f) <= 2.5e-7 * f else 1 - f
 
 
 def unrounded_gain(gain: Array) -> Array:
-    """Gains, with those that float32 arithmetic left a few units of the last place off a short number put back."""
+    """Gains, rounded to a short number if float32 arithmetic moved them from it by a few units in the last place."""
     values, places = np.unique(gain, return_inverse=True)
     short = np.array([float(f"{x:.6g}") for x in values])
     return np.where(np.abs(short - values) <= 4e-7 * np.abs(values), short, values)[places].reshape(gain.shape)

@@ -17,19 +17,19 @@ from sparsesnn.nir.files import MAX_NODES, nir_package
 from sparsesnn.synapses import Dense, Series, Shape, Synapses
 from sparsesnn.synapses.maps import OnMaps
 
-#: stands for the graph's one Input
+#: name for the graph's Input
 INPUT = "*input*"
 _LINEAR = ("Linear", "Affine", "Scale", *maps.NODES, "Flatten", "Delay", "Output", "Identity", "Input")
-#: NIR graphs may hold graphs; deeper ones are not networks
+#: deepest nesting: NIR graphs may contain graphs
 MAX_DEPTH = 20
-#: neurons of a population, and elements of maps: a shape of a few bytes can name any number
+#: most neurons of a population, and elements of maps: a shape of a few bytes can name any number
 MAX_NEURONS = 1 << 24
-#: elements of a matrix that no file holds: the identity, a Scale spread out, a product
+#: most elements of a matrix that is not in the file: the identity, an expanded Scale, a product
 MAX_ELEMENTS = 1 << 26
 
 
 def check_neurons(n: int, where: str) -> None:
-    """`DescriptionError` for more neurons, or elements of maps, than a population here has."""
+    """`DescriptionError` for too many neurons, or elements of maps, for a population."""
     if not 1 <= n <= MAX_NEURONS:
         raise DescriptionError(f"{where}: has {n:,} neurons; allowed: 1 to {MAX_NEURONS:,}; correct the shapes")
 
@@ -44,13 +44,13 @@ def _check_matrix(n_post: int, n_pre: int, where: str) -> None:
 
 @dataclass(frozen=True)
 class Route:
-    """How the spikes of one population reach another.
+    """The path of spikes from one population to another.
 
     Args:
-        source: name of the node that fires, or `INPUT`.
-        matrix: float[n_post, n_pre], as NIR holds weights; None: each neuron reaches its counterpart.
+        source: name of the firing node, or `INPUT`.
+        matrix: float[n_post, n_pre], as in NIR; None: each neuron reaches its counterpart.
         delay: in the graph's unit of time.
-        kinds: convolution and pooling, one behind the other; the matrix reads what the last of them makes.
+        kinds: convolution and pooling in sequence; the matrix reads the last one's result.
         filters: of the convolution among them, in the order of `Conv2d`.
     """
 
@@ -62,7 +62,7 @@ class Route:
 
     @property
     def changes(self) -> bool:
-        """Whether more arrives than the spikes as they are."""
+        """Whether the route changes the spikes."""
         return self.matrix is not None or bool(self.kinds)
 
     def synapses(self) -> Synapses:
@@ -70,7 +70,7 @@ class Route:
         return members[0] if len(members) == 1 else Series(members)
 
     def weights(self, n: int) -> NDArray[Any] | None:
-        """As of `synapses`: [n_pre, n_post], a row per source, or a convolution's; None: there are none."""
+        """The weights for `synapses`: [n_pre, n_post], a row per source, or a convolution's; None: there are none."""
         if self.matrix is None and self.kinds:
             return self.filters
         if self.matrix is None:
@@ -79,28 +79,28 @@ class Route:
         return np.ascontiguousarray(self.matrix.T)
 
     def sizes(self) -> tuple[int, int] | None:
-        """Neurons before and behind it; None: as many as the source has."""
+        """Numbers of neurons before and after the route; None: the source's."""
         if not self.changes:
             return None
         before = self.kinds[0].n_pre if self.kinds else self.matrix.shape[1]  # type: ignore[union-attr]
         return before, math.prod(self.kinds[-1].post_shape) if self.matrix is None else self.matrix.shape[0]
 
     def through(self, kind: OnMaps, filters: NDArray[Any] | None, where: str) -> Route:
-        """The same with convolution or pooling behind it."""
+        """The same route followed by convolution or pooling."""
         if self.matrix is not None or (filters is not None and self.filters is not None):
             raise DescriptionError(
-                f"{where}: reads what the weights before it make; here neurons lie between two layers of weights: put some there"
+                f"{where}: reads the result of other weights; here two layers of weights need neurons between them: add some"
             )
         first = self.source == INPUT and not self.kinds
         bound = replace(kind, channels_first=first)  # type: ignore[call-arg]  # a field of every kind
         return replace(self, kinds=(*self.kinds, bound), filters=self.filters if filters is None else filters)
 
     def in_order(self, values: NDArray[Any], shape: Shape | None) -> NDArray[Any]:
-        """Numbers for each of the maps' elements that it makes, along the last axis, in our order; an Input keeps NIR's."""
+        """Numbers per element of the route's resulting maps, along the last axis, in our order; an Input keeps NIR's."""
         return values if self.source == INPUT and not self.kinds else _in_order(values, shape)
 
     def times(self, scale: NDArray[Any], shape: Shape | None, name: str) -> Route:
-        """The same with a factor for all that it makes, or for each."""
+        """The same route with one factor on its results, or one each."""
         if not self.kinds or self.matrix is not None or shape is None:
             return replace(self, matrix=_rows(scale, self.matrix, name))
         if self.filters is None:
@@ -111,7 +111,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes without inner graphs, and who feeds whom."""
+    """Nodes without inner graphs, and their connections."""
 
     nodes: Mapping[str, Any]
     before: Mapping[str, Sequence[str]]
@@ -120,11 +120,11 @@ class Graph:
         return [name for name, node in self.nodes.items() if type(node).__name__ in kinds]
 
     def inputs(self) -> list[str]:
-        """The graph's own inputs; that of an inner graph is fed, and passes on what it gets."""
+        """The graph's own inputs; an inner graph's Input has predecessors and forwards their output."""
         return [name for name in self.of_kind("Input") if not self.before.get(name)]
 
     def readouts(self, neuron_kinds: Sequence[str]) -> list[str]:
-        """Outputs that are fed by weights without neurons after them; such a sum is a readout of its own."""
+        """Outputs that directly follow weights, without neurons; such a sum is a separate readout."""
         neurons = self.of_kind(*neuron_kinds)
         known = {*neurons, *self.of_kind(*_LINEAR)}
         if unknown := [name for name in self.nodes if name not in known]:
@@ -135,12 +135,12 @@ class Graph:
             )
         if len(self.inputs()) != 1:
             raise DescriptionError(f"the graph has {len(self.inputs())} Input nodes; a model here has one")
-        found = []
+        names = []
         for name in self.of_kind("Output"):
             routes, _ = self.incoming(name, neurons)
             if any(r.changes for r in routes):
-                found.append(f"{name} (sum)")
-        return found
+                names.append(f"{name} (sum)")
+        return names
 
     def incoming(self, name: str, neurons: Sequence[str]) -> tuple[list[Route], NDArray[Any] | None]:
         """All routes into a node, one per source, and the constant input (None: there is none)."""
@@ -148,7 +148,7 @@ class Graph:
 
     @cached_property
     def shapes(self) -> Mapping[str, Shape]:
-        """What nodes put out that have maps; behind a Flatten still the maps that it takes in."""
+        """Shapes of the maps that nodes output; after a Flatten, still those of its input."""
         found: dict[str, Shape] = {}
         ready = self.inputs()
         one_axis = any(type(node).__name__ == "Conv1d" for node in self.nodes.values())
@@ -176,13 +176,13 @@ class Graph:
         return found
 
     def _bound(self, name: str, shape: Shape | None) -> Any:
-        """The kind of synapses of a convolution or pooling that reads maps of a shape."""
+        """The kind of synapses of a convolution or pooling for maps of a shape."""
         node, where = self.nodes[name], f"node {name!r} ({type(self.nodes[name]).__name__})"
         shape = shape or maps.shape_before(node)
         try:
             if shape is None:
                 raise DescriptionError(
-                    "the shape of what it reads is unknown; give the Input node [channels, "
+                    "the shape of its input is unknown; give the Input node [channels, "
                     f"{'length' if type(node).__name__ == 'Conv1d' else 'height, width'}]"
                 )
             return maps.kind_of(node).bound(shape)
@@ -203,10 +203,13 @@ class Graph:
         return list(routes.values()), bias
 
     def _out_of(self, name: str, stops: frozenset[str], via: tuple[str, ...]) -> tuple[list[Route], Any]:
-        """What a node puts out, as routes from those that fire."""
+        """The output of a node, as routes from firing nodes."""
         if name in stops:
             return [Route(name)], None
-        if (name, stops) not in self._known:  # paths that part and meet again would double with each meeting
+        if (
+            name,
+            stops,
+        ) not in self._known:  # cached, because paths that split and rejoin would double the work each time
             if name in via:
                 raise DescriptionError(f"node {name!r}: feeds itself through weights alone; a loop must hold a neuron")
             self._known[name, stops] = self._made(name, stops, via)
@@ -232,7 +235,7 @@ class Graph:
                 own = array(node.bias).reshape(-1)
                 if own.size != weight.shape[0]:
                     raise DescriptionError(
-                        f"node {name!r}: {own.size} biases for {weight.shape[0]} rows; give one a row"
+                        f"node {name!r}: {own.size} biases for {weight.shape[0]} rows; give one per row"
                     )
                 bias = own if bias is None else own + bias
         elif kind in maps.NODES:
@@ -251,7 +254,7 @@ class Graph:
         return routes, bias
 
     def _windows(self, name: str, routes: list[Route], bias: Any) -> tuple[list[Route], Any]:
-        """What a convolution or pooling makes of what it reads."""
+        """The output of a convolution or pooling, as routes."""
         node, where = self.nodes[name], f"node {name!r} ({type(self.nodes[name]).__name__})"
         kind = self._bound(name, self._shape_into(name))
         if not hasattr(node, "weight"):
@@ -259,7 +262,7 @@ class Graph:
         filters = maps.filters_of(array(node.weight))
         if filters.shape != kind.weight_shape(0, 0):
             raise DescriptionError(
-                f"{where}: reads {filters.shape[2] * kind.groups} channels; those before it have {kind.pre_shape[2]}: correct its shape"
+                f"{where}: reads {filters.shape[2] * kind.groups} channels, but its input has {kind.pre_shape[2]}: correct its shape"
             )
         routes = [r.through(kind, filters, where) for r in routes]
         own = array(node.bias).reshape(-1)
@@ -274,17 +277,17 @@ class Graph:
         return math.prod(sizes)
 
     def parameter_size(self, name: str) -> int:
-        """Values per parameter of a neuron; 1 where one serves all or a channel, or for a readout without a node."""
+        """Number of values per neuron parameter; 1 if neurons or channels share one, or for a readout without a node."""
         node = self.nodes.get(name)
         return 1 if node is None or name in self.shapes else array(node.r).size
 
 
 def flatten(graph: Any, *, input_skips_loops: bool = False) -> Graph:
-    """Checks a NIR graph and takes inner graphs apart; their inputs and outputs stay, and pass on what they get.
+    """Checks a NIR graph and dissolves inner graphs; their inputs and outputs remain as nodes that forward their input.
 
     Args:
-        input_skips_loops: where an inner graph's input goes into the weights of its loop, it is meant to go past them, to
-            the neurons (Spyx).
+        input_skips_loops: if an inner graph's input goes into the weights of its loop, lead it past them, to the neurons
+            (as Spyx means it).
     """
     nir = nir_package()
     if not isinstance(graph, nir.NIRGraph):
@@ -295,7 +298,7 @@ def flatten(graph: Any, *, input_skips_loops: bool = False) -> Graph:
     def visit(inner: Any, prefix: str, depth: int) -> None:
         if depth > MAX_DEPTH or len(nodes) > MAX_NODES:
             raise DescriptionError(
-                f"the graph has more than {MAX_DEPTH} levels or {MAX_NODES:,} nodes; it is no network"
+                f"the graph has more than {MAX_DEPTH} levels or {MAX_NODES:,} nodes; it is not a network"
             )
         entry, leave = {}, {}
         for name, node in inner.nodes.items():
@@ -313,7 +316,7 @@ def flatten(graph: Any, *, input_skips_loops: bool = False) -> Graph:
             if input_skips_loops and depth and type(inner.nodes.get(pre)).__name__ == "Input":
                 post = next((n for w, n in edges if w == post and (n, w) in edges), post)
             if pre not in leave or post not in entry:
-                raise DescriptionError(f"edge {pre!r} -> {post!r}: one of them is no node of the graph")
+                raise DescriptionError(f"edge {pre!r} -> {post!r}: one of them is not a node of the graph")
             before.setdefault(entry[post], []).append(leave[pre])
 
     visit(graph, "", 0)
@@ -321,7 +324,7 @@ def flatten(graph: Any, *, input_skips_loops: bool = False) -> Graph:
 
 
 def order(sources: Mapping[str, Sequence[str]]) -> list[str]:
-    """Populations, each after those that it reads from. Errors: `DescriptionError` for feedback between populations."""
+    """Populations, each after its sources. Errors: `DescriptionError` for feedback between populations."""
     feeds: dict[str, list[str]] = {}
     open_reads = {}
     for k, reads in sources.items():
@@ -329,11 +332,11 @@ def order(sources: Mapping[str, Sequence[str]]) -> list[str]:
         open_reads[k] = len(own)
         for r in own:
             feeds.setdefault(r, []).append(k)
-    found = []
+    ordered = []
     ready = [k for k, n in open_reads.items() if n == 0]
     place = {k: i for i, k in enumerate(sources)}
-    while ready:  # round by round, so that nodes of one depth keep their order
-        found += ready
+    while ready:  # level by level, so that nodes of equal depth keep their order
+        ordered += ready
         after = []
         for k in ready:
             for post in feeds.get(k, ()):
@@ -341,31 +344,31 @@ def order(sources: Mapping[str, Sequence[str]]) -> list[str]:
                 if open_reads[post] == 0:
                     after.append(post)
         ready = sorted(after, key=place.__getitem__)
-    if len(found) < len(sources):
-        left = sorted(set(sources) - set(found))
+    if len(ordered) < len(sources):
+        left = sorted(set(sources) - set(ordered))
         raise DescriptionError(
             f"nodes {', '.join(map(repr, left))}: feed one another in a loop; here a population may feed back "
             "to itself only: join them into one"
         )
-    # Populations that nobody reads come last: the last one is the network's output.
+    # Populations without readers come last: the last one is the network's output.
     read = {r for k, reads in sources.items() for r in reads if r != k}
-    return [k for k in found if k in read] + [k for k in found if k not in read]
+    return [k for k in ordered if k in read] + [k for k in ordered if k not in read]
 
 
 def array(value: Any) -> NDArray[Any]:
-    """A parameter as NumPy array; exporters leave PyTorch tensors and numbers as well."""
+    """A parameter as NumPy array; exporters also write PyTorch tensors and numbers."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
-    found = np.asarray(value)
-    if found.dtype.kind not in "fiu" or not found.size:
-        raise DescriptionError(f"a parameter is {found.dtype}{list(found.shape)}; give numbers")
-    if np.any(np.isnan(found)):
+    values = np.asarray(value)
+    if values.dtype.kind not in "fiu" or not values.size:
+        raise DescriptionError(f"a parameter is {values.dtype}{list(values.shape)}; give numbers")
+    if np.any(np.isnan(values)):
         raise DescriptionError("a parameter is NaN; give numbers")
-    return found
+    return values
 
 
 def per_neuron(node: Any, attribute: str, n: int, where: str, shape: Shape | None = None) -> NDArray[np.float64]:
-    """A parameter for each of `n` neurons, from one value or one each; of maps in our order."""
+    """A parameter for each of `n` neurons, from one value or one each; for maps in our order."""
     value = getattr(node, attribute, None)
     if value is None:
         value = 0.0 if attribute in ("v_reset", "v_leak") else 1.0
@@ -386,7 +389,7 @@ def per_neuron(node: Any, attribute: str, n: int, where: str, shape: Shape | Non
 
 
 def _in_order(values: NDArray[Any], shape: Shape | None) -> NDArray[Any]:
-    """Numbers for each element of maps, along the last axis, in our order; others as they are."""
+    """Numbers per element of maps, along the last axis, in our order; without maps unchanged."""
     return values if shape is None or values.shape[-1] != math.prod(shape) else maps.to_ours(values, shape)
 
 
@@ -395,17 +398,17 @@ def _add(known: Route | None, route: Route, name: str) -> Route:
         return route
     if known.delay != route.delay:
         raise DescriptionError(
-            f"node {name!r}: hears {route.source!r} after {known.delay:g} and after {route.delay:g}; a connection here has "
+            f"node {name!r}: receives {route.source!r} with delays {known.delay:g} and {route.delay:g}; a connection here has "
             "one delay: make them equal"
         )
     if known.kinds or route.kinds:
         raise DescriptionError(
-            f"node {name!r}: hears {route.source!r} on two ways, one with convolution or pooling; give it one way"
+            f"node {name!r}: receives {route.source!r} on two paths, one with convolution or pooling; use a single path"
         )
     n = next((m.shape[1] for m in (known.matrix, route.matrix) if m is not None), 0)
     _check_matrix(n, n, f"node {name!r}")
     if known.matrix is None and route.matrix is None:
-        raise DescriptionError(f"node {name!r}: hears {route.source!r} twice without weights; use one Scale of 2")
+        raise DescriptionError(f"node {name!r}: receives {route.source!r} twice without weights; use one Scale of 2")
     parts = [np.eye(n, dtype=np.float32) if m is None else m for m in (known.matrix, route.matrix)]
     return replace(known, matrix=parts[0] + parts[1])
 

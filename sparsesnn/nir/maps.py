@@ -1,6 +1,6 @@
 """Convolution and pooling: NIR's maps are [channels, height, width] or, on one axis, [channels, length]; ours [height, width, channels].
 
-Numbers per neuron, weights and biases are in our order everywhere but in the nodes themselves; shapes are ours, too.
+Numbers per neuron, weights, biases and shapes are in our order everywhere except in the nodes themselves.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from sparsesnn.synapses.maps import OnMaps
 Array = NDArray[Any]
 #: NIR's node of each reduction
 POOLS = {"sum": "SumPool2d", "average": "AvgPool2d"}
-#: kinds of nodes that read maps
+#: kinds of nodes with maps as input
 NODES = ("Conv1d", "Conv2d", *POOLS.values())
 
 
-#: the largest whole number that a node may hold: sizes, strides, paddings
+#: largest whole number in a node: sizes, strides, paddings
 MOST = 1 << 28
 
 
 def whole(value: Any, what: str) -> list[int]:
-    """Whole numbers that a node holds, as a list. Errors: `DescriptionError` for texts, fractions, NaN, infinity, large numbers."""
+    """Whole numbers in a node, as a list. Errors: `DescriptionError` for texts, fractions, NaN, infinity, large numbers."""
     found = np.asarray(value)
     if found.dtype.kind in "biuf" and found.size <= 16 and np.all((found >= -MOST) & (found <= MOST)):
         numbers = [float(x) for x in found.reshape(-1)]
@@ -42,8 +42,8 @@ def whole(value: Any, what: str) -> list[int]:
 
 
 def shape_of(given: Any, one_axis: bool = False, what: str = "shape") -> Shape | None:
-    """Of NIR's (channels, height, width) or, on one axis, (channels, length), with leading ones (a batch) or without; None
-    of what are no maps."""
+    """Our shape from NIR's (channels, height, width) or, on one axis, (channels, length), with or without leading ones (a
+    batch); None if these are not maps."""
     sizes = whole(given, what) if given is not None else []
     n = 2 if one_axis else 3
     while len(sizes) > n and sizes[0] == 1:
@@ -59,7 +59,7 @@ def theirs(shape: Shape, one_axis: bool = False) -> tuple[int, ...]:
 
 
 def to_ours(values: Array, shape: Shape) -> Array:
-    """Numbers of neurons in NIR's order along the last axis, in ours."""
+    """Converts numbers of neurons along the last axis from NIR's order to ours."""
     maps = values.reshape(*values.shape[:-1], *theirs(shape))
     return np.ascontiguousarray(np.moveaxis(maps, -3, -1)).reshape(values.shape)
 
@@ -71,7 +71,7 @@ def to_theirs(values: Array, shape: Shape) -> Array:
 
 
 def per_channel(values: Array, shape: Shape, where: str, what: str) -> Array:
-    """[channels] of numbers per neuron. Errors: `DescriptionError` if they differ within a channel."""
+    """[channels] from numbers per neuron. Errors: `DescriptionError` if they differ within a channel."""
     rows = values.reshape(-1, shape[2])
     worst = int(np.argmax(np.ptp(rows, axis=0)))
     if np.ptp(rows[:, worst]) > 0:
@@ -113,7 +113,7 @@ def filters_of(weight: Array) -> Array:
 
 
 def shape_before(node: Any) -> Shape | None:
-    """What a Conv1d or Conv2d says of its input."""
+    """The input shape stored in a Conv1d or Conv2d."""
     given = getattr(node, "input_shape", None)
     if given is None:
         return None
@@ -122,27 +122,29 @@ def shape_before(node: Any) -> Shape | None:
 
 
 def pooled(constant: Array, pool: OnMaps) -> Array:
-    """What pooling makes of a constant input."""
+    """A constant input after pooling."""
     made = np.zeros((1, math.prod(pool.post_shape)))
     pool.add(made, constant[None], None)
-    found: Array = made[0]
-    return found
+    result: Array = made[0]
+    return result
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    found = whole(value, "stride, padding, dilation or kernel_size")
-    if not found:
+    numbers = whole(value, "stride, padding, dilation or kernel_size")
+    if not numbers:
         raise DescriptionError("stride, padding, dilation or kernel_size is empty; give one or two whole numbers")
-    return (found[0], found[-1])
+    return (numbers[0], numbers[-1])
 
 
 def _groups(node: Any) -> int:
-    (groups,) = whole(node.groups, "groups") if np.size(node.groups) == 1 else (0,)  # 0 is refused by name
+    (groups,) = (
+        whole(node.groups, "groups") if np.size(node.groups) == 1 else (0,)
+    )  # 0 is refused later with a message that names groups
     return groups
 
 
 def _padding(padding: Any, kernel: Any, stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
-    """Numbers for "same" and "valid", too; one per side of the kernel."""
+    """Padding as numbers, one per side of the kernel, also for "same" and "valid"."""
     if not isinstance(padding, (str, bytes)):
         return _pair(padding)[: len(kernel)]
     name = padding.decode() if isinstance(padding, bytes) else padding
@@ -152,7 +154,7 @@ def _padding(padding: Any, kernel: Any, stride: tuple[int, ...], dilation: tuple
     if name != "same" or set(stride) != {1} or any(r % 2 for r in reach):
         raise DescriptionError(
             f"padding is {name!r} with kernel {tuple(kernel)}, stride {stride}, dilation {dilation}; allowed: numbers, 'valid', "
-            "and 'same' with stride 1 where as much is added on both sides: give numbers"
+            "and 'same' with stride 1 and equal padding on both sides: give numbers"
         )
     return tuple(r // 2 for r in reach)
 
@@ -161,7 +163,7 @@ def _padding(padding: Any, kernel: Any, stride: tuple[int, ...], dilation: tuple
 
 
 def conv_node(nir: Any, kind: Conv2d, weight: Array, bias: Array, metadata: dict[str, Any], one_axis: bool) -> Any:
-    """Of our weight [height, width, channels before, channels]; `one_axis`: a Conv1d."""
+    """A node with our weight [height, width, channels before, channels]; `one_axis`: a Conv1d."""
     _, stride, padding, dilation = kind.windows()
     filters = np.ascontiguousarray(weight.transpose(3, 2, 0, 1))
     if one_axis:
@@ -184,13 +186,13 @@ def flatten_node(nir: Any, shape: Shape, one_axis: bool) -> Any:
 
 
 def neuron_node(node: Any, shape: Shape, one_axis: bool) -> Any:
-    """A node of neurons with parameters [n] as one with parameters in the shape of its maps."""
+    """A node of neurons, with its parameters [n] reshaped to its maps."""
     names = [name for name, value in vars(node).items() if isinstance(value, np.ndarray)]
     return type(node)(**{k: to_theirs(getattr(node, k), shape).reshape(theirs(shape, one_axis)) for k in names})
 
 
 def _typed(node: Any, kind: OnMaps, one_axis: bool = False) -> Any:
-    """With types said outright: what nir works out is wrong for groups, and for kernels that are not square."""
+    """The node with explicit types: nir's own are wrong for groups, and for kernels that are not square."""
     node.input_type = {"input": np.array(theirs(kind.pre_shape, one_axis))}
     node.output_type = {"output": np.array(theirs(kind.post_shape, one_axis))}
     return node

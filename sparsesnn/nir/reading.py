@@ -1,8 +1,8 @@
-"""From a NIR graph to a `Model` with its weights.
+"""Converts a NIR graph to a `Model` with its weights.
 
-Neurons become populations. What lies between them — Linear, Affine, Scale, Flatten, Delay — becomes one weight matrix, one
-delay and one bias; Conv1d, Conv2d, SumPool2d and AvgPool2d become kinds of synapses. A path from a population to itself is its
-recurrent weights.
+Neurons become populations. Nodes between them (Linear, Affine, Scale, Flatten, Delay) become one weight matrix, one delay
+and one bias; Conv1d, Conv2d, SumPool2d and AvgPool2d become kinds of synapses. A path from a population to itself becomes
+its recurrent weights.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from sparsesnn.options import number
 from sparsesnn.surrogate import Surrogate, fast_sigmoid
 from sparsesnn.synapses import Pool
 
-#: the secondary gradient threshold of imported neurons, as a share of their threshold: ours by default
+#: default secondary gradient threshold of imported neurons, as a share of their threshold
 GRAD_SHARE = 0.9
-# not a warning of Python's: imports that leave these choices open are in order
+# a log message, not a warning: leaving these choices open is fine
 _LOG = logging.getLogger("sparsesnn.nir")
 _reported = False
 
@@ -50,35 +50,35 @@ def from_nir(
     grad_threshold: float | str | None = None,
     backend: str = "cpu",
 ) -> Model:
-    """A model that fires as the graph's did in the library that wrote it, up to the order of floating-point sums.
+    """A model that fires like the graph's in the library that wrote it, up to the order of floating-point sums.
 
-    Maps keep their meaning: the input's neurons are in NIR's order, channels first; those of populations behind a convolution
-    or pooling are channels last, as all maps here. Populations are named `input`, `hidden` (or `hidden1`, …) and `output` (or `output1`, …), as in `Network.chain`.
+    Maps keep their meaning: the input's neurons are in NIR's order, channels first; those of populations after a convolution
+    or pooling are channels last, like all maps here. Populations are named `input`, `hidden` (or `hidden1`, …) and `output` (or `output1`, …), as in `Network.chain`.
 
     Args:
         graph: a `nir.NIRGraph`, or the path of a file.
-        source: who wrote it, see `CONVENTIONS`: "snntorch", "norse", "spikingjelly", "sinabs", "rockpool", "spyx"; or
+        source: library that wrote it, see `CONVENTIONS`: "snntorch", "norse", "spikingjelly", "sinabs", "rockpool", "spyx"; or
             "nir": NIR's own equations by Euler's step.
         dt: the step in the unit of the graph's time constants; None: the library's default. For Norse the dt of its
-            neurons, which must be that given to its `to_nir`.
-        reset: "subtract", "zero" or "none", where the library's files do not say; None: its default, with a warning if
-            that is not what NIR's equations say.
-        reset_delay: snnTorch's argument of that name, which its files do not say either.
-        gain: "unit" where the library adds its input as it is, whatever the graph says: Sinabs with norm_input=False; None:
-            as the library does by default.
+            neurons, which must equal the one given to its `to_nir`.
+        reset: "subtract", "zero" or "none", if the library's files do not contain it; None: its default, with a warning if
+            that differs from NIR's equations.
+        reset_delay: snnTorch's argument of that name, which its files do not contain either.
+        gain: "unit" if the library adds its input unscaled, whatever the graph says: Sinabs with norm_input=False; None:
+            the library's default.
         surrogate: of all neurons that fire, such as `sparsesnn.atan(2)`, snnTorch's default; None: `fast_sigmoid(10)`, ours.
-            It and `grad_threshold` matter in training alone, and no file holds them: what None stands for is reported once, as a
-            message of the logger `sparsesnn.nir`.
+            It and `grad_threshold` matter only in training, and files do not contain them: the defaults used for None are
+            reported once, as a message of the logger `sparsesnn.nir`.
         grad_threshold: of all neurons that fire, a potential or "exact", see `LIF`; -inf: every neuron receives a gradient, as in
             other libraries. None: 0.9 times the threshold of each neuron.
         backend: of the model.
 
-    Errors: `DescriptionError` where the graph has no equal here: node types, padded pools, potentials at rest that differ
+    Errors: `DescriptionError` if the graph has no equivalent here: node types, padded pools, potentials at rest that differ
         from the reset, feedback between populations, resets that lose input; it names the node and the difference.
     """
     convention = find_convention(source)
     if gain not in (None, "unit"):
-        raise DescriptionError(f"gain is {gain!r}; give 'unit', or None for what {source} does by default")
+        raise DescriptionError(f"gain is {gain!r}; give 'unit', or None for the default of {source}")
     convention = replace(convention, gain=gain or convention.gain)
     if not isinstance(surrogate, (Surrogate, NoneType)):
         raise DescriptionError(f"surrogate is {surrogate!r}; give a Surrogate, such as sparsesnn.atan(2), or None")
@@ -89,7 +89,7 @@ def from_nir(
     except SparseSnnError:
         raise
     except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError) as error:
-        # what NumPy and PyTorch meet in shapes and types that do not fit together
+        # errors of NumPy and PyTorch for inconsistent shapes and types
         raise DescriptionError(
             f"graph: its nodes do not fit together ({type(error).__name__}: {' '.join(str(error).split())[:200]}); correct their "
             "shapes, or write the file again"
@@ -114,15 +114,13 @@ def _model(given: Any, source: str, how: _How, backend: str) -> Model:
         feeds = [r for r in incoming if r.source != node]
         loops = [r for r in incoming if r.source == node]
         if not feeds:
-            raise DescriptionError(f"node {node!r}: nothing but itself feeds it; connect it to the input")
+            raise DescriptionError(f"node {node!r}: its only input is itself; connect it to the input")
         if any(r.kinds for r in loops):
             raise DescriptionError(
-                f"node {node!r}: convolution or pooling lies on its way to itself; recurrent synapses here are matrices: use a Linear"
+                f"node {node!r}: its recurrent path has a convolution or pooling; recurrent synapses here are matrices: use a Linear"
             )
         if any(r.delay for r in loops):
-            raise DescriptionError(
-                f"node {node!r}: a delay lies on its way to itself; ours is always one step: remove it"
-            )
+            raise DescriptionError(f"node {node!r}: its recurrent path has a delay; ours is always one step: remove it")
         for route in sorted(feeds, key=lambda r: -1 if r.source == graphs.INPUT else order.index(r.source)):
             late = convention.late if route.source != graphs.INPUT else 0
             delay = how.steps(route.delay, node) + late
@@ -146,7 +144,7 @@ _NEURONS = ("LIF", "CubaLIF", "IF", "LI", "I")
 
 
 def _incoming(nodes: Graph, name: str, neurons: list[str]) -> tuple[list[Route], NDArray[Any] | None]:
-    """Routes into a node; maps that reach their counterparts without weights do so through windows of one."""
+    """Routes into a node; maps connected one to one without weights get windows of size 1."""
     routes, bias = nodes.incoming(name, neurons)
     shape = nodes.shapes.get(name)
     if shape is None:
@@ -156,12 +154,10 @@ def _incoming(nodes: Graph, name: str, neurons: list[str]) -> tuple[list[Route],
 
 
 def _input(n: int, routes: dict[str, Any]) -> Input:
-    """With the shape of what a convolution or pooling reads of it."""
+    """The input, with the shape read by convolutions or pooling."""
     shapes = {r.kinds[0].shape for found, _ in routes.values() for r in found if r.source == graphs.INPUT and r.kinds}
     if len(shapes) > 1:
-        raise DescriptionError(
-            f"the Input node: is read as maps of {' and of '.join(map(str, shapes))}; give them one shape"
-        )
+        raise DescriptionError(f"the Input node: is read as maps of {' and of '.join(map(str, shapes))}; use one shape")
     return Input(shape=next(iter(shapes)), channels_first=True) if shapes else Input(n)
 
 
@@ -171,7 +167,7 @@ def _tensor(value: NDArray[Any], like: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _How:
-    """A convention with the choices that the graph leaves open."""
+    """A convention with the choices left open by the graph."""
 
     convention: Convention
     dt: float
@@ -181,7 +177,7 @@ class _How:
     grad_threshold: float | str | None
 
     def steps(self, delay: float, node: str) -> int:
-        """A delay in steps. Errors: `DescriptionError` if it is no whole number of them."""
+        """A delay in steps. Errors: `DescriptionError` if it is not a whole number of steps."""
         if not math.isfinite(delay / self.dt):
             raise DescriptionError(
                 f"node {node!r}: has a delay of {delay:g}; give a finite number of steps of {self.dt:g}"
@@ -189,13 +185,13 @@ class _How:
         steps = round(delay / self.dt)
         if abs(delay - steps * self.dt) > 1e-6 * max(self.dt, abs(delay)) or not 0 <= steps < 1 << 20:
             raise DescriptionError(
-                f"node {node!r}: a delay of {delay:g} is no whole number of steps of {self.dt:g}; give `dt`"
+                f"node {node!r}: a delay of {delay:g} is not a whole number of steps of {self.dt:g}; give `dt`"
             )
         return steps
 
 
 def _report(how: _How) -> None:
-    """Reports the choices for training that neither the file nor the caller made; once in a process."""
+    """Reports the defaults for training that neither the file nor the caller set; once per process."""
     global _reported
     defaults = {
         "surrogate": ("fast_sigmoid(slope=10)", how.surrogate),
@@ -206,9 +202,9 @@ def _report(how: _How) -> None:
         return
     _reported = True
     _LOG.warning(
-        "NIR graphs hold no surrogate and no grad_threshold, which matter in training alone; of imported neurons %s. Give surrogate "
+        "NIR graphs hold no surrogate and no grad_threshold, which matter only in training; for imported neurons, %s. Give surrogate "
         "and grad_threshold to choose (--surrogate, --grad-threshold); snnTorch's default is atan(alpha=2) with a gradient for every "
-        "neuron, which is grad_threshold=-inf",
+        "neuron, that is, grad_threshold=-inf",
         " and ".join(chosen),
     )
 
@@ -217,7 +213,7 @@ def _settle(convention: Convention, dt: float | None, reset: str | None) -> tupl
     dt = convention.dt if dt is None else dt
     if dt is None:
         raise DescriptionError(
-            f"`dt`: graphs of {convention.name!r} have no usual step; give `dt`, as its time constants"
+            f"`dt`: graphs of {convention.name!r} have no default step; give `dt`, in the unit of its time constants"
         )
     step = number(dt)
     if step is None or not 0 < step < math.inf:
@@ -226,13 +222,13 @@ def _settle(convention: Convention, dt: float | None, reset: str | None) -> tupl
         reset = convention.resets[0]
         if reset != "zero":
             warnings.warn(
-                f"graphs of {convention.name} say that neurons are set to v_reset, whatever they do; `reset={reset}` is "
-                "assumed, that library's default: give `reset`",
+                f"graphs of {convention.name} always say that neurons are set to v_reset; `reset={reset}`, the library's default, is "
+                "assumed: give `reset`",
                 stacklevel=3,
             )
     if reset not in convention.resets:
         known = ", ".join(convention.resets)
-        raise DescriptionError(f"`reset` is {reset!r}; neurons of {convention.name} know: {known}")
+        raise DescriptionError(f"`reset` is {reset!r}; allowed for {convention.name}: {known}")
     return step, reset
 
 
@@ -259,7 +255,7 @@ class _Made:
 
 def _population(how: _How, nodes: Graph, name: str, n: int, incoming: list[Route], bias: NDArray[Any] | None) -> _Made:
     recurrent = any(r.source == name for r in incoming)
-    if name not in nodes.nodes:  # a weighted sum that goes straight to the output
+    if name not in nodes.nodes:  # a weighted sum connected directly to the output
         return _Made(LI(n, beta=0.0, bias=bias is not None), bias, None)
     node = nodes.nodes[name]
     kind = type(node).__name__
@@ -294,7 +290,9 @@ def _population(how: _How, nodes: Graph, name: str, n: int, incoming: list[Route
     arguments["gain"] = float(gain[0]) if factor is None else 1.0
     if kind in ("LI", "I"):
         if recurrent:
-            raise DescriptionError(f"{where}: feeds itself with a potential; here only spikes travel: make it a LIF")
+            raise DescriptionError(
+                f"{where}: has a recurrent path for its potential; here only spikes travel: make it a LIF"
+            )
         if kind == "LI" and np.any(values("v_leak") != 0):
             raise DescriptionError(f"{where}: v_leak is {values('v_leak').max():g}; a readout here rests at 0: use 0")
         return _Made(LI(n, **arguments), _scaled(bias, factor), factor)
@@ -315,13 +313,13 @@ def _membrane_gain(convention: Convention, r: Array, share: Array, tau: Array) -
 
 
 def _product(r: Array, share: Array, tau: Array) -> Array:
-    """r·f; for a neuron that does not leak, whose τ and r are both infinite, 1 (snnTorch's beta=1)."""
+    """r·f; 1 for a neuron without leak, whose τ and r are both infinite (snnTorch's beta=1)."""
     with np.errstate(invalid="ignore"):
         return np.where(np.isinf(tau) & np.isinf(r), 1.0, r * share)
 
 
 def _threshold(kind: str, values: Any, how: _How, where: str) -> Array:
-    """The threshold above the potential of rest, which is 0 here and must be that of the reset."""
+    """The threshold relative to the resting potential, which is 0 here and must equal the reset potential."""
     threshold: Array = values("v_threshold")
     base: Array = values("v_reset")
     if kind == "IF":
@@ -337,19 +335,19 @@ def _threshold(kind: str, values: Any, how: _How, where: str) -> Array:
 
 
 def _reset(how: _How, kind: str, recurrent: bool, where: str) -> dict[str, Any]:
-    """Our arguments for the reset. snnTorch applies it a step late unless `reset_delay=False`."""
+    """Our arguments for the reset. snnTorch applies it one step late unless `reset_delay=False`."""
     name = how.convention.name
     if name == "snntorch":
         if how.reset == "zero" and how.reset_delay and (kind == "CubaLIF" or recurrent):
             raise DescriptionError(
                 f"{where}: snnTorch's Synaptic, RLeaky and RSynaptic with reset_mechanism='zero' and reset_delay=True "
-                "throw away the input of the step after a spike; no reset here does: use reset_delay=False there, and "
+                "discard the input of the step after a spike, unlike any reset here: use reset_delay=False there, and "
                 "give `reset_delay=False`"
             )
         if how.reset == "subtract" and not how.reset_delay:
             raise DescriptionError(
-                f"{where}: snnTorch's 'subtract' with reset_delay=False gives back part of the reset to a neuron that stays "
-                "above its threshold; no reset here does: use reset_delay=True there, its default"
+                f"{where}: snnTorch's 'subtract' with reset_delay=False undoes part of the reset for a neuron that stays "
+                "above its threshold, unlike any reset here: use reset_delay=True there, its default"
             )
         decays = False
     elif name == "spyx":
@@ -364,7 +362,7 @@ def _scaled(bias: NDArray[Any] | None, factor: Array | None) -> NDArray[Any] | N
 
 
 def _short(values: Array | None) -> Any:
-    """One number where all are equal, else one per neuron."""
+    """One number if all are equal, else one per neuron."""
     if values is None:
         return None
     return float(values[0]) if np.all(values == values[0]) else tuple(map(float, values))
@@ -381,7 +379,7 @@ def _names(order: list[str], routes: dict[str, Any]) -> dict[str, str]:
 
 
 def _sizes(nodes: Graph, order: list[str], routes: dict[str, Any]) -> dict[str, int]:
-    """Neurons of every population: from weights where there are some, else from the parameters or the input."""
+    """Number of neurons of every population: from weights if there are any, else from the parameters or the input."""
     nir_package()
     sizes: dict[str, int] = {}
     for node in order:
@@ -390,7 +388,7 @@ def _sizes(nodes: Graph, order: list[str], routes: dict[str, Any]) -> dict[str, 
                 for name, n in ((route.source, ends[0]), (node, ends[1])):
                     if sizes.setdefault(name, n) != n:
                         raise DescriptionError(
-                            f"node {name!r}: weights say that it has {sizes[name]} neurons, and {n}; correct their shapes"
+                            f"node {name!r}: its weights imply both {sizes[name]} and {n} neurons; correct their shapes"
                         )
     sizes.setdefault(graphs.INPUT, nodes.input_size())
     for name, n in sizes.items():

@@ -1,4 +1,4 @@
-"""From a `Model` to a NIR graph."""
+"""Converts a `Model` to a NIR graph."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from sparsesnn.wording import count
 
 @dataclass(frozen=True)
 class Target:
-    """What a library makes of a graph.
+    """How a library reads a graph.
 
     Args:
-        dt: the step that it will run; None: must be given.
+        dt: its step; None: must be given.
         exponential: β = e^(-dt/τ), else 1 - dt/τ.
-        reset: what its neurons do; None: what NIR says, "zero".
-        reads_r: it follows `r`; one that does not has a gain of its own, which the weights make up for.
+        reset: of its neurons; None: NIR's, "zero".
+        reads_r: it uses `r`; otherwise it has its own gain, for which the weights compensate.
         own_gain: that gain: "share" (1 - β) or "unit" (1).
-        neurons: the kinds of nodes that it reads.
-        recurrent: it reads loops.
-        delays: it reads Delay nodes.
-        pools: reductions that it reads.
-        one_axis: it reads Conv1d.
-        groups: it reads convolutions in groups; importers that make a PyTorch module with the weight's second size do not.
-        leaky_maps: it reads neurons that leak on maps.
+        neurons: supported kinds of nodes.
+        recurrent: it supports loops.
+        delays: it supports Delay nodes.
+        pools: supported reductions.
+        one_axis: it supports Conv1d.
+        groups: it supports grouped convolutions; importers that make a PyTorch module with the weight's second size do not.
+        leaky_maps: it supports leaky neurons on maps.
     """
 
     dt: float | None
@@ -57,11 +57,11 @@ class Target:
     leaky_maps: bool = True
 
 
-#: read by: their importers at the versions of `conventions`
+#: from the source of their importers at the versions of `conventions`
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         "nir": Target(None, delays=True, one_axis=True, groups=True),
-        # its importer sends the input of a recurrent layer through the recurrent weights
+        # its importer passes the input of a recurrent layer through the recurrent weights
         "snntorch": Target(1e-4, neurons=("LIF", "CubaLIF"), recurrent=False, pools=("average",)),
         "norse": Target(1e-3, reads_r=False, neurons=("LIF", "CubaLIF"), recurrent=False, pools=("sum",)),
         "spikingjelly": Target(
@@ -76,19 +76,19 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
             neurons=("LIF", "LI", "IF"),
             recurrent=False,
             pools=("sum",),
-            leaky_maps=False,  # its importer asks whether any row of v_leak is not 0
+            leaky_maps=False,  # its importer tests whether any row of v_leak is not 0
         ),
     }
 )
 
 
-#: how an LI readout is written
+#: forms of an LI readout
 READOUTS = ("li", "membrane", "linear")
-#: before the setting with which a target reads a network
+#: prefix of the setting that a target needs to read a network
 _ONLY = "only with "
-#: models that NIR has
+#: models in NIR
 _KINDS = ("LIF", "CubaLIF", "LI")
-#: a threshold that no potential reaches, of a neuron whose membrane is read
+#: a threshold that no potential reaches, for a neuron whose membrane is the readout
 _NEVER = 1e30
 
 
@@ -101,27 +101,29 @@ def to_nir(
     readout: str | None = None,
 ) -> Any:
     """The model as a `nir.NIRGraph`: Affine, Linear, convolution and pool nodes for synapses, LIF, CubaLIF, IF and LI nodes
-    for neurons. Maps are NIR's, [channels, height, width]; what reads them as a matrix does so behind a Flatten. Where all maps
-    are made by `Conv1d` they are [channels, length] and nodes Conv1d, if the target reads these; else maps of height 1.
+    for neurons. Maps are NIR's, [channels, height, width]; a matrix reads them after a Flatten. If `Conv1d` makes all maps, they
+    are [channels, length] with Conv1d nodes, if the target supports these; else maps of height 1.
 
     Args:
-        model: its weights, decays and thresholds as they are now.
-        target: who will read it: "nir" (NIR's equations by Euler's step), "snntorch", "norse", "spikingjelly", "sinabs".
-        dt: the step that the reader will run, in the unit of the time constants; None: the reader's default.
-        keep_reset: write neurons whose reset the target does not have; the reader must be told of it.
-        readout: of LI populations: "li", a node LI; "membrane", a LIF whose threshold is never reached, so that its membrane
-            is the readout; "linear", the weighted sums alone, which the reader integrates. None: "li" where the target reads
-            it, else "membrane".
+        model: its current weights, decays and thresholds.
+        target: the reader: "nir" (NIR's equations by Euler's step), "snntorch", "norse", "spikingjelly", "sinabs".
+        dt: the reader's step, in the unit of the time constants; None: the reader's default.
+        keep_reset: write neurons even if the target lacks their reset; it must be set there separately.
+        readout: form of LI populations: "li", a node LI; "membrane", a LIF whose threshold is never reached, so that its
+            membrane is the readout; "linear", only the weighted sums, which the reader integrates. None: "li" if the target
+            supports it, else "membrane".
 
-    Errors: `DescriptionError` where NIR or the target has no equal: a reset other than theirs, capacities, maximum pooling,
-        axonal delays, readouts and loops that the target cannot read.
+    Errors: `DescriptionError` if NIR or the target has no equivalent: another reset, capacities, maximum pooling, axonal
+        delays, readouts and loops that the target cannot read.
     """
     if target not in TARGETS:
-        raise DescriptionError(f"`target` is {target!r}; give who will read the graph: {', '.join(TARGETS)}")
+        raise DescriptionError(
+            f"`target` is {target!r}; give the library that will read the graph: {', '.join(TARGETS)}"
+        )
     reader = TARGETS[target]
     dt = reader.dt if dt is None else dt
     if dt is None or not 0 < dt < float("inf"):
-        raise DescriptionError(f"`dt` is {dt!r}; give the step that the reader of the graph will run, above 0")
+        raise DescriptionError(f"`dt` is {dt!r}; give the step of the graph's reader, above 0")
     if readout not in (None, *READOUTS):
         raise DescriptionError(f"`readout` is {readout!r}; give one of {', '.join(READOUTS)}, or None")
     with model.settled():
@@ -142,7 +144,7 @@ def _graph(model: Model, target: str, reader: Target, dt: float, keep_reset: boo
         layer: Layer = model.layers[name]  # type: ignore[assignment]
         if (kind := type(population).__name__) not in _KINDS:
             raise DescriptionError(
-                f"{name}: its model is {kind}, which NIR does not have; it has {', '.join(_KINDS)}; only networks of these go there"
+                f"{name}: its model is {kind}, which NIR does not have; it has {', '.join(_KINDS)}; only networks of these can be exported"
             )
         reasons = [
             *_reasons(name, population, network.is_recurrent(name), target, readout),
@@ -191,13 +193,13 @@ def _members(c: Connection) -> tuple[Synapses, ...]:
 
 
 def _is_one_axis(network: Network) -> bool:
-    """Whether `Conv1d` alone makes maps."""
+    """Whether all maps come from `Conv1d`."""
     kinds = [kind for c in network.connections for kind in _members(c) if isinstance(kind, OnMaps)]
     return bool(kinds) and all(isinstance(kind, Conv1d) for kind in kinds)
 
 
 def _type_of(network: Network, name: str, one_axis: bool) -> NDArray[Any]:
-    """A population's shape as NIR says it."""
+    """A population's shape in NIR's form."""
     shape = network.shape(name)
     return np.array([network.populations[name].n] if shape is None else maps.theirs(shape, one_axis))
 
@@ -212,43 +214,43 @@ def _chain(
     bias: Any,
     one_axis: bool,
 ) -> list[tuple[str, Any]]:
-    """A connection's nodes, each with the ending of its name, in the order in which spikes pass them."""
-    shape, found = network.shape(c.pre), []
+    """A connection's nodes, each with the suffix of its name, in the order in which spikes pass them."""
+    shape, nodes = network.shape(c.pre), []
     channels_first = getattr(network.populations[c.pre], "channels_first", False)
     members = _members(c)
     for k, kind in enumerate(members):
         if isinstance(kind, Pool):
-            found.append((f"_pool{k}" if len(members) > 1 else "", maps.pool_node(nir, kind)))
+            nodes.append((f"_pool{k}" if len(members) > 1 else "", maps.pool_node(nir, kind)))
             shape, channels_first = kind.post_shape, False
         elif isinstance(kind, Conv2d):
             given, where = network.shape(c.post), f"connection {c.name}"
             assert given is not None, "a convolution makes maps"
             own = np.zeros(kind.channels, np.float32)
-            if bias is not None:  # of neurons, behind the pools; before those that add up it is less
+            if bias is not None:  # the bias belongs to neurons after the pools; before summing pools it is divided
                 sums = [math.prod(sides(m.size)) for m in members[k:] if isinstance(m, Pool) and m.reduction == "sum"]
                 own = maps.per_channel(bias, given, where, "the bias") / np.float32(math.prod(sums))
             weight, scales = _weight(layer, incoming, maps.per_channel(factor, given, where, "the gain"))
-            found.append(("", maps.conv_node(nir, kind, weight, own, scales, one_axis)))
+            nodes.append(("", maps.conv_node(nir, kind, weight, own, scales, one_axis)))
             shape, channels_first = kind.post_shape, False
         else:
             weight, scales = _weight(layer, incoming, factor)
             matrix = np.ascontiguousarray(weight.T)
             if shape is not None:
-                found.append(("_flatten", maps.flatten_node(nir, shape, one_axis)))
+                nodes.append(("_flatten", maps.flatten_node(nir, shape, one_axis)))
                 matrix = matrix if channels_first else maps.to_theirs(matrix, shape)
             node = nir.Linear(matrix, metadata=scales) if bias is None else nir.Affine(matrix, bias, metadata=scales)
-            found.append(("", node))
-    return found
+            nodes.append(("", node))
+    return nodes
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a target does not read a population.
+    """The reason why a target does not support a population.
 
     Args:
         text: a whole message.
         short: the same in a few words.
-        is_reset: whether it is the reset, which a reader may be told of in another way.
+        is_reset: whether it is the reset, which may be set at the reader separately.
     """
 
     text: str
@@ -257,12 +259,12 @@ class Reason:
 
 
 def default_readout(target: str) -> str:
-    """How an LI is written for a target where nothing is said."""
+    """The default form of an LI readout for a target."""
     return "li" if "LI" in TARGETS[target].neurons else "membrane"
 
 
 def readers(network: Network) -> dict[str, tuple[str, ...]]:
-    """For each target what keeps it from reading the network as it is, in a few words; empty: nothing."""
+    """For each target, short reasons why it cannot read the network as it is; empty: none."""
     found = {}
     for target in TARGETS:
         reasons = []
@@ -274,7 +276,7 @@ def readers(network: Network) -> dict[str, tuple[str, ...]]:
 
 
 def readers_text(network: Network) -> str:
-    """One line about `readers`: "read by nir; with net.reset=zero by norse, snntorch", or what is in the way of all."""
+    """One line about `readers`: "read by nir; with net.reset=zero by norse, snntorch", or the reasons that exclude all."""
     by_change: dict[str, list[str]] = {}
     for target, reasons in readers(network).items():
         if all(reason.startswith(_ONLY) for reason in reasons):
@@ -293,57 +295,55 @@ def readers_text(network: Network) -> str:
 
 
 def _reasons(name: str, population: LI | Population, recurrent: bool, target: str, readout: str) -> list[Reason]:
-    reader, found = TARGETS[target], []
+    reader, reasons = TARGETS[target], []
     kind = type(population).__name__
     if kind not in _KINDS:
         return [Reason("", f"NIR has no {kind}")]
     written = kind if kind != "LI" or readout == "li" else "LIF"
     if written not in reader.neurons:
-        text = f"{name}: is a {kind}, which {target} does not read; it reads {', '.join(reader.neurons)}"
+        text = f"{name}: is a {kind}, which {target} does not support; it supports {', '.join(reader.neurons)}"
         if kind == "LI":
             text += "; use `readout=membrane` or `readout=linear`"
-        found.append(Reason(text, f"no {kind}"))
+        reasons.append(Reason(text, f"no {kind}"))
     if not isinstance(population, Population):
-        return found
+        return reasons
     if recurrent and not reader.recurrent:
-        text = f"{name}: is recurrent, and {target} reads no loops from NIR as they are; use `target=nir`"
-        found.append(Reason(text, "no recurrence"))
+        text = f"{name}: is recurrent, and {target} does not read loops from NIR correctly; use `target=nir`"
+        reasons.append(Reason(text, "no recurrence"))
     if population.capacity is not None:
         text = (
             f"{name}: has a capacity of {population.capacity}, which drops candidates; NIR has none: export the network "
             "without it (capacity=None)"
         )
-        found.append(Reason(text, "no capacity"))
+        reasons.append(Reason(text, "no capacity"))
     reset, decays = reader.reset
     if population.reset != reset or (reset == "subtract" and population.reset_decays != decays):
         ours = f"{population.reset!r}{' before the decay' if population.reset_decays else ''}"
         theirs = f"{reset!r}{' before the decay' if decays else ''}"
         text = (
-            f"{name}: its reset is {ours}, that of {target} is {theirs}, and NIR writes no other: train with that reset, or "
+            f"{name}: its reset is {ours}, that of {target} is {theirs}, and NIR has no other: train with that reset, or "
             "give `keep_reset=True` and set the reader's neurons yourself"
         )
         wanted = f"net.reset={reset}" + (", net.reset_decays=true" if decays else "")
-        found.append(Reason(text, _ONLY + wanted, is_reset=True))
-    return found
+        reasons.append(Reason(text, _ONLY + wanted, is_reset=True))
+    return reasons
 
 
 def _of_synapses(network: Network, name: str, target: str) -> list[Reason]:
-    """What keeps a target from reading what a population hears, and its maps."""
+    """Reasons why a target cannot read a population's inputs and maps."""
     reader, found, population = TARGETS[target], [], network.populations[name]
     on_maps = network.shape(name) is not None
     for c in network.incoming(name):
         where = f"connection {c.name}"
         members = _members(c)
         if c.is_recurrent and not c.synapses.is_matrix:
-            text = f"{where}: is a recurrent convolution or pooling, which is not written to NIR; leave it out, or use Dense"
+            text = f"{where}: is a recurrent convolution or pooling, which cannot be written to NIR; leave it out, or use Dense"
             found.append(Reason(text, "no recurrent convolution"))
         if c.delay and not c.is_recurrent and not reader.delays:
-            text = (
-                f"{where}: has a delay of {count(c.delay, 'step')}, and {target} reads none from NIR; use `target=nir`"
-            )
+            text = f"{where}: has a delay of {count(c.delay, 'step')}, and {target} does not read delays from NIR; use `target=nir`"
             found.append(Reason(text, "no delays"))
         if c.axonal:
-            text = f"{where}: has a delay per sender, which is not written to NIR; use one delay for the connection"
+            text = f"{where}: has a delay per sender, which cannot be written to NIR; use one delay for the connection"
             found.append(Reason(text, "no axonal delays"))
         if on_maps and members[-1].is_matrix:
             text = f"{where}: a matrix makes the maps of {name}, and NIR's Linear makes no maps; leave convolutions into {name} out"
@@ -365,7 +365,7 @@ def _of_synapses(network: Network, name: str, target: str) -> list[Reason]:
             text = f"{where}: pools without weights, and NIR has no place for the bias of {name}; use bias=False"
             found.append(Reason(text, "no bias behind pools"))
     if on_maps and not reader.leaky_maps and getattr(population, "beta", 1) != 1:
-        text = f"{name}: leaks on maps, which {target} does not read; use beta=1, or `target=nir`"
+        text = f"{name}: leaks on maps, which {target} does not support; use beta=1, or `target=nir`"
         found.append(Reason(text, "no leaky neurons on maps"))
     return found
 
@@ -373,7 +373,7 @@ def _of_synapses(network: Network, name: str, target: str) -> list[Reason]:
 def _neuron(
     nir: Any, name: str, layer: Layer, target: str, reader: Target, dt: float, readout: str
 ) -> tuple[Any, NDArray[Any]]:
-    """The node (None: weighted sums alone), and a factor for each neuron's weights where the reader has a gain of its own."""
+    """The node (None: only weighted sums), and a factor for each neuron's weights if the reader has its own gain."""
     population, n = layer.population, layer.population.n
     if isinstance(population, LI) and readout == "linear":
         return None, _float(np.full(n, population.gain))
@@ -384,7 +384,9 @@ def _neuron(
     if isinstance(population, CubaLIF):
         alpha = _each(layer, "alpha", n)
         if np.any(beta >= 1) or np.any(alpha >= 1):
-            raise DescriptionError(f"{name}: a decay of 1 has no time constant, and NIR's CubaLIF needs one; use less")
+            raise DescriptionError(
+                f"{name}: a decay of 1 has no time constant, and NIR's CubaLIF needs one; use a lower decay"
+            )
         return nir.CubaLIF(
             tau_syn=_float(dt / (1 - alpha)),
             tau_mem=_float(dt / (1 - beta)),
@@ -411,9 +413,7 @@ def _neuron(
         factor = gain / ((1 - beta) if reader.own_gain == "share" else 1.0)
     if isinstance(population, LI) and readout == "li":
         return nir.LI(tau=_float(tau), r=_float(r), v_leak=zeros), _float(factor)
-    if isinstance(
-        population, LI
-    ):  # a gain in the weights: readers that have none of their own keep the potential's scale
+    if isinstance(population, LI):  # a gain in the weights: readers without their own gain keep the potential's scale
         r, factor = (1 / (1 - beta), gain) if reader.reads_r else (r, factor)
         never = np.full(n, _NEVER)
         return nir.LIF(tau=_float(tau), r=_float(r), v_leak=zeros, v_reset=zeros, v_threshold=_float(never)), _float(
@@ -425,12 +425,12 @@ def _neuron(
 
 
 def _weight(layer: Layer, c: Incoming, factor: NDArray[Any]) -> tuple[NDArray[np.float32], dict[str, Any]]:
-    """As it is read, times a factor for each receiver, and metadata; rounded weights are integer times `scale`, float32[n], which the metadata hold."""
+    """The weight in effect, times a factor per receiver, and metadata; rounded weights are integers times `scale`, float32[n], in the metadata."""
     if layer.weight_dtype not in BITS:
         return _array(layer.matrix(c)) * factor, {}
-    found = layer.integers(c, layer.weight_dtype)
-    scale = _float(_array(found.scales) * factor)
-    numbers = _array(found.numbers)
+    rounded = layer.integers(c, layer.weight_dtype)
+    scale = _float(_array(rounded.scales) * factor)
+    numbers = _array(rounded.numbers)
     if layer.columns(c) is not None:
         spread = np.zeros(c.n_pre * scale.size, np.float32)
         spread[layer.places(c).cpu().numpy()] = numbers
@@ -447,8 +447,8 @@ def _each(layer: Layer, name: str, n: int) -> NDArray[np.float64]:
 
 
 def _array(tensor: Any) -> NDArray[np.float32]:
-    found: NDArray[np.float32] = tensor.detach().cpu().float().numpy()
-    return found
+    array: NDArray[np.float32] = tensor.detach().cpu().float().numpy()
+    return array
 
 
 def _float(values: NDArray[Any]) -> NDArray[np.float32]:

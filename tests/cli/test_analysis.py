@@ -127,7 +127,7 @@ def test_integers_of_a_run_are_evaluated(
     assert main(["quantize", str(run), str(file), "--bits", str(bits)]) == 0
     said = capsys.readouterr().out
     assert f"int{bits} weights after epoch" in said
-    assert "learned with float32 weights" in said
+    assert "trained with float32 weights" in said
     assert main(["eval", str(run), "--integers", str(file), "--json", "--backend", backend]) == 0
     result = json.loads(capsys.readouterr().out)
     assert main(["eval", str(run), "--json", "--backend", backend]) == 0
@@ -149,4 +149,4 @@ def test_a_run_that_learns_with_integers_gives_the_same_from_its_file(
     assert main(["eval", str(tmp_path / "run"), "--integers", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["loss"] == result.test_loss
     assert main(["eval", str(run), "--integers", str(run / "config.toml")]) == 1
-    assert "is damaged, or no file with integer weights" in capsys.readouterr().err
+    assert "is damaged or not a file with integer weights" in capsys.readouterr().err

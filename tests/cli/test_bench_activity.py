@@ -120,7 +120,7 @@ def test_on_an_emulated_ipu(backends: list[str], tmp_path: Path, capsys: pytest.
         (["--backends", "dense"], "--backends: is 'dense'; give one of cpu, ipu, ipu-model"),
         (["--backends", "cpu,ipu-model"], "--backends: is 'cpu,ipu-model'; give one of"),
         (["--backend", "cpu", "--backends", "cpu"], "--backend cpu, --backends cpu: give one"),
-        (["--target", "ipu-mk2"], "--target: is 'ipu-mk2', which only backend ipu or ipu-model reads"),
+        (["--target", "ipu-mk2"], "--target: is 'ipu-mk2', which applies only to backend ipu or ipu-model"),
         (["--backend", "ipu-model", "--target", "cpu:4"], "--target: is 'cpu:4' with --backend ipu-model; give an IPU"),
         (["--backend", "ipu"], "backend 'ipu' needs the Poplar SDK"),
     ],

@@ -39,7 +39,7 @@ def test_table_compares_with_the_first() -> None:
 def test_what_has_no_meaning_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DescriptionError, match="dense_mode is 'quick'"):
         bench_baselines([Workload()], ["quick"])
-    with pytest.raises(NumericError, match="mode 'fused' finds a loss of 1.1, others 1: a defect"):
+    with pytest.raises(NumericError, match="mode 'fused' has a loss of 1.1, others 1: a bug"):
         _agree({"step": 1.0, "fused": 1.1})
     assert main(["bench", "baselines", "--batch", "4,x"]) == 2
     assert "--batch: is '4,x'; give whole numbers from 1 to 1,000,000" in capsys.readouterr().err

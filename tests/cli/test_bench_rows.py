@@ -59,6 +59,6 @@ def test_a_plot_that_cannot_be_drawn_costs_no_rows() -> None:
         raise MissingDependencyError("matplotlib", "plot", f"drawing {path}")
 
     with pytest.warns(
-        UserWarning, match="drawing x.png needs the package 'matplotlib'.*no plot was drawn, the rows are"
+        UserWarning, match="drawing x.png needs the package 'matplotlib'.*the plot was not drawn, but the rows are"
     ):
         draw(plot, "x.png")

@@ -226,7 +226,7 @@ def test_seeds(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["train"], 2, f"which data set? give one of {', '.join(datasets.NAMES)}"),
+        (["train"], 2, f"the data set is missing; give one of {', '.join(datasets.NAMES)}"),
         (["train", "configs/digits.toml"], 2, "synthetic; a file is given as --config configs/digits.toml"),
         (
             ["train", "mnist"],
@@ -244,7 +244,7 @@ def test_seeds(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
             "net '128-x-10': 'x' is no size; write sizes joined by",
         ),
         (["train", "digits", "--net", "100-9-10", "--out", "OUT"], 2, "write --net 128-9-10"),
-        (["train", "digits", "--resume"], 2, "--resume: which run?"),
+        (["train", "digits", "--resume"], 2, "--resume: the run is missing"),
         (["train", "--resume", "--out", "OUT"], 2, "holds no run"),
         (["train", "digits", "--seeds", "a,b"], 2, "--seeds: is 'a,b'"),
         (["train", "digits", "--seeds", "1,1"], 2, "names a seed twice"),
@@ -292,8 +292,8 @@ def test_as_a_module() -> None:
             "sparsesnn train: '--net.surrogate.kind' is unknown; give --set net.surrogate.kind=VALUE; ",
         ),
         (["bench", "step", "--bach", "3"], "sparsesnn bench step: '--bach' is unknown; did you mean --batch; `sp"),
-        (["info", "me"], "sparsesnn info: 'me' is unknown; `sparsesnn info --help` lists what it takes"),
-        (["--bogus"], "sparsesnn: '--bogus' is unknown; `sparsesnn --help` lists what it takes"),
+        (["info", "me"], "sparsesnn info: 'me' is unknown; `sparsesnn info --help` lists its arguments"),
+        (["--bogus"], "sparsesnn: '--bogus' is unknown; `sparsesnn --help` lists its arguments"),
     ],
 )
 def test_an_unknown_option_names_the_command(

@@ -55,7 +55,7 @@ def test_build_verify_info_clear(tmp_path, capsys):
     assert "3 of the 60,000 recordings of the train part" in err
 
     _, out, _ = run(capsys, "build", "nmnist", "--data", folder, "--set", "data.pool=2")
-    assert out.count("  was there, ") == 2
+    assert out.count("  cached already, ") == 2
     _, out, _ = run(capsys, "build", "nmnist", "--data", folder, "--split", "test", "--workers", "2")
     assert "test: 1 sample, 63 steps, 2,312 neurons" in out
     assert "train: " not in out
@@ -80,7 +80,7 @@ def test_build_verify_info_clear(tmp_path, capsys):
     code, out, err = run(capsys, "verify", "nmnist")
     assert (code, out.count("whole    "), out.count("damaged  ")) == (1, 2, 1)
     assert f"damaged  {train.name}: " in out
-    assert "does not have the content that its checksum was taken of" in out
+    assert "content that does not match its checksum" in out
     assert "1 of 3 cached files are damaged; remove them" in err
     train.write_bytes(content[:100])
     _, out, _ = run(capsys, "info")
@@ -99,7 +99,7 @@ def test_build_verify_info_clear(tmp_path, capsys):
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-@pytest.mark.filterwarnings("always:.*that is done now:UserWarning")
+@pytest.mark.filterwarnings("always:.*doing so now:UserWarning")
 def test_warnings_of_the_cache_look_like_all_others(tmp_path, capsys):
     folder = write_nmnist(tmp_path / "files")
     arguments = ("build", "nmnist", "--data", folder, "--split", "train")
@@ -138,7 +138,7 @@ def test_sets_that_are_not_cached(capsys):
     code, out, _ = run(capsys, "build", "synthetic", "--set", "data.n_samples=7", "--split", "test")
     assert code == 0
     assert "test: 7 samples" in out
-    assert "not cached: made anew each time" in out
+    assert "not cached: made again each time" in out
 
 
 @pytest.mark.parametrize("name", datasets.NAMES)
@@ -198,7 +198,7 @@ def test_show_animates_a_camera(tmp_path, capsys):
     assert (code, err) == (0, "")
     assert [line.rpartition("drawn to ")[2] for line in out.splitlines()] == [
         "events-train-0.png",
-        "events-train-0.gif, 4 times slower than life",
+        "events-train-0.gif, 4 times slower than real time",
     ]
     with image.open(tmp_path / "events-train-0.gif") as animation:
         shown = []
@@ -211,7 +211,7 @@ def test_show_animates_a_camera(tmp_path, capsys):
     assert shown == [(40, [[3, 0]]), (40, [[2, 4]]), (80, []), (40, [[2, 4]]), (120, []), (40, [[0, 1]])]
     code, _, err = run(capsys, "show", "synthetic", "--out", "a.gif")
     assert code == 2
-    assert "--out: is a.gif; an animation needs a camera, which synthetic is not; end it in .png" in err
+    assert "--out: is a.gif; only data from a camera can be animated, not synthetic; use .png" in err
 
 
 @pytest.mark.parametrize("name", ["nmnist", "dvsgesture"])
@@ -271,8 +271,8 @@ def test_an_empty_sample_is_drawn(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["build"], "data build: which data set? name one, or give --config FILE"),
-        (["show"], "data show: which data set?"),
+        (["build"], "data build: the data set is missing; name one, or give --config FILE"),
+        (["show"], "data show: the data set is missing"),
         (["build", "mnist"], f"data.name: is 'mnist'; did you mean 'nmnist'? allowed: {', '.join(datasets.NAMES)}"),
         (["info", "mnist"], f"unknown data set 'mnist'; did you mean 'nmnist'? allowed: {', '.join(datasets.NAMES)}"),
         (["clear", "mnist"], "unknown data set 'mnist'"),
@@ -292,7 +292,7 @@ def test_a_damaged_source_is_an_error(tmp_path, capsys):
     (tmp_path / "files" / "NMNIST" / "Train" / "0" / "00002.bin").write_bytes(b"1234")
     code, _, err = run(capsys, "build", "nmnist", "--data", folder)
     assert code == 1
-    assert "00002.bin: has 4 bytes, which is no multiple of the 5 bytes" in err
+    assert "00002.bin: has 4 bytes, which is not a multiple of the 5 bytes" in err
     assert list((tmp_path / "cache").iterdir()) == []
 
 

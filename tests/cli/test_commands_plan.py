@@ -170,14 +170,14 @@ def test_too_much_for_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "which network? give --net TEXT"),
-        (["--net", "7-5-3", "--network", "x"], "which network?"),
+        ([], "the network is missing; give --net TEXT"),
+        (["--net", "7-5-3", "--network", "x"], "the network is missing"),
         (["--network", "/nowhere/net.json"], "--network: /nowhere/net.json cannot be read"),
         (["--net", "7-5-3", "--target", "tpu"], "target 'tpu': allowed: ipu-mk2"),
         (["--net", "7-5-3", "--activity", "much"], "--activity: is 'much'; give a number"),
         (["--net", "7-5-3", "--activity", "middle=0.1"], "activity of ['middle']: no such population"),
         (["--net", "7-5-3", "--activity", "1.5"], "activity of input is 1.5; allowed: 0 to 1"),
-        (["--net", "7-5-3", "--capacity", "4"], "--capacity: is 4; say of which population"),
+        (["--net", "7-5-3", "--capacity", "4"], "--capacity: is 4; name the population"),
         (["--net", "7-5-3", "--capacity", "hidden=6"], "capacity of hidden is 6; allowed: 1 to 5"),
         (["--net", "7-5-3", "--capacity", "x=6"], "capacity of ['x']: no such population"),
         (["--net", "7-5-3", "--max-activity", "some"], "--max-activity: is 'some'; give a share such as 0.05, or auto"),
@@ -244,7 +244,7 @@ def test_measured_activity(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     data = json.loads(run(capsys, *arguments, str(tmp_path)))
     assert data["populations"][1]["capacity"] == 40  # as in that run
     (tmp_path / "result.json").write_text('{"activity": {"hidden": "much"}}')
-    assert 'holds no "activity" by population' in refused(capsys, *arguments, str(tmp_path))
+    assert 'has no "activity" by population' in refused(capsys, *arguments, str(tmp_path))
     (tmp_path / "result.json").write_text("{")
     assert "result.json cannot be read" in refused(capsys, *arguments, str(tmp_path))
 
@@ -285,11 +285,11 @@ def test_sweeps_print_tables_and_json(capsys: pytest.CaptureFixture[str], tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sweep", "activity", "--net", "7-5-3"], "--sweep: has networks of its own"),
+        (["--sweep", "activity", "--net", "7-5-3"], "--sweep: has its own networks"),
         (["--sweep", "activity", "--target", "cpu"], "--sweep: target is 'cpu'; give ipu-mk2 or ipu-bow"),
         (["--sweep", "weak-scaling", "--ipus", "1,1"], "--ipus: is '1,1'; give different whole numbers"),
         (["--sweep", "weak-scaling", "--ipus", "a"], "--ipus: is 'a'"),
-        (["--sweep", "sensitivity", "--plot", "a.png"], "--plot: sensitivity is a table alone"),
+        (["--sweep", "sensitivity", "--plot", "a.png"], "--plot: sensitivity is only a table"),
         (["--net", "7-5-3", "--plot", "a.gif"], "a.gif ends in '.gif'; end its name in .png, .svg or .pdf"),
     ],
 )

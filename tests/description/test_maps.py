@@ -81,7 +81,7 @@ def test_a_network_without_maps_is_written_as_before() -> None:
         ("1x28x28:5C12-XP2-10", "'XP2' is no layer here"),
         ("1x28x28:5C12+XP2-10", r"'5C12\+XP2' is no layer here"),
         ("1x28x28:5C12-10s-10", "'s' is for the last one"),
-        ("1x28x28:29C2-10", r"input->hidden: Conv2d.*nothing is left of maps of \(28, 28, 1\)"),
+        ("1x28x28:29C2-10", r"input->hidden: Conv2d.*maps of \(28, 28, 1\) become empty"),
         ("1x28x28:5C2-MP64-10", r"hidden->output: Pool.*nothing is left"),
         ("9x9999x9999:3C9999-10", r"Input: n is 899820009; .*from 1 to 268,435,456"),
         ("3x8x8:3C4g2-10", "groups is 2, and the sender's channels are 3"),
@@ -122,7 +122,7 @@ def test_populations_that_do_not_fit_are_refused() -> None:
     wrong: list[tuple[Any, str]] = [
         ((maps, Conv2d(3, 3), LIF(5)), r"'output': n is 5, but its synapses make maps of \(3, 3, 3\), 27 neurons"),
         ((Input(50), Conv2d(3, 3), LIF()), r"input->output: Conv2d: reads maps, but its sender has no shape"),
-        ((Input(50), LIF(), LI(3)), "'hidden': n is None, and no convolution or pooling makes it"),
+        ((Input(50), LIF(), LI(3)), "'hidden': n is None, and no convolution or pooling sets it"),
         (
             (maps, Conv2d(3, 3, shape=(5, 5, 3)), LIF()),
             r"shape is \(5, 5, 3\), but its sender has the shape \(5, 5, 2\)",

@@ -320,9 +320,9 @@ def test_parse_net() -> None:
         ("700-x-20", "write sizes joined by '-'"),
         ("700--20", "write sizes joined by '-'"),
         ("700-256q-20", "write sizes joined by '-'"),
-        ("700r-256-20", "the first size is the input and takes no letter"),
+        ("700r-256-20", "the first size is the input and allows no letter"),
         ("700-256s-20", "'s' is for the last one"),
-        ("700-256-20r", "the readout takes no letter but 's'"),
+        ("700-256-20r", "the readout allows only the letter 's'"),
     ],
 )
 def test_texts_that_describe_no_net(text: str, message: str) -> None:

@@ -324,7 +324,7 @@ def test_the_input_may_carry_a_batch_axis() -> None:
     ("edges", "nodes", "options", "message"),
     [
         ("input>w>n>output", {}, {"source": "brian"}, "`source` is 'brian'; give the library that wrote the graph: nir, snn"),
-        ("input>w>n>output", {}, {"source": "nir"}, "`dt`: graphs of 'nir' have no usual step; give `dt`"),
+        ("input>w>n>output", {}, {"source": "nir"}, "`dt`: graphs of 'nir' have no default step; give `dt`"),
         ("input>w>n>output", {}, {"dt": -1.0}, "`dt` is -1.0; give a step above 0"),
         ("input>w>n>output", {}, {"dt": 1.0}, r"node 'n' \(LIF\): tau is 0.001 with a step dt of 1 \(nir\)"),
         ("input>w>n>output", {"n": lif(2, 0.0)}, {}, "tau is 0 with a step"),
@@ -334,25 +334,25 @@ def test_the_input_may_carry_a_batch_axis() -> None:
         ("input>w>n>output", {"n": lif(2, v_threshold=np.array([1.0, np.nan]))}, {}, "a parameter is NaN"),
         ("input>w>n>output", {"n": lif(3)}, {}, "node 'n': has 3 values for 2 neurons"),
         ("input>w>n>output", {"w": nir.Threshold(np.ones(3))}, {}, "node 'w': is a Threshold; known: LIF"),
-        ("input>w>n>w", {}, {}, "node 'n': weights say that it has 2 neurons, and 3"),
+        ("input>w>n>w", {}, {}, "node 'n': its weights imply both 2 and 3 neurons"),
         ("input>w>n>u>w", {"u": linear(3, 2)}, {}, None),
         ("w>v>w input>w>n>output", {"v": linear(3, 2)}, {}, "feeds itself through weights alone"),
         ("input>w>n>u>m>v>n m>output", {"u": linear(2, 2), "m": lif(2), "v": linear(2, 2)}, {}, "feed one another in a loop"),
-        ("input>w>n>d>u>n n>output", {"d": nir.Delay(np.full(2, 1e-4)), "u": linear(2, 2)}, {}, "a delay lies on its way to itself"),
+        ("input>w>n>d>u>n n>output", {"d": nir.Delay(np.full(2, 1e-4)), "u": linear(2, 2)}, {}, "its recurrent path has a delay"),
         ("input>d>w>n>output", {"d": nir.Delay(np.full(3, 1.5e-4))}, {}, "a delay of 0.00015 is no whole number of steps"),
         ("input>d>w>n>output", {"d": nir.Delay(np.arange(3.0))}, {}, "a connection here has one delay"),
-        ("input>w>n>output input>d>w", {"d": nir.Delay(np.full(3, 1e-4))}, {}, "hears .* after .* and after"),
-        ("input>w>n>u>n n>output", {"n": nir.LI(np.full(2, 1.0), np.ones(2), np.zeros(2)), "u": linear(2, 2)}, {}, "feeds itself with a potential"),
+        ("input>w>n>output input>d>w", {"d": nir.Delay(np.full(3, 1e-4))}, {}, "receives .* with delays .* and"),
+        ("input>w>n>u>n n>output", {"n": nir.LI(np.full(2, 1.0), np.ones(2), np.zeros(2)), "u": linear(2, 2)}, {}, "has a recurrent path for its potential"),
         ("input>w>n>output", {"second": nir.Input({"input": np.array([3])})}, {}, "the graph has 2 Input nodes"),
         ("input>w>n>output", {"w": nir.Affine(np.ones((2, 3)), np.ones(5))}, {}, "node 'w': 5 biases for 2 rows"),
         ("input>w>w2>n>output", {"w2": linear(2, 7)}, {}, "node 'w2': has 7 columns for 2 inputs"),
-        ("input>w>n>output u>m>u", {"u": linear(2, 2), "m": lif(2)}, {}, "node 'm': nothing but itself feeds it"),
+        ("input>w>n>output u>m>u", {"u": linear(2, 2), "m": lif(2)}, {}, "node 'm': its only input is itself"),
     ],
 )  # fmt: skip
 def test_refused(edges: str, nodes: dict[str, Any], options: dict[str, Any], message: str | None) -> None:
     g = graph(3, edges, **({"w": linear(2, 3), "n": lif(2)} | nodes))
     options = {"source": "nir", "dt": 1e-4} | options
-    if options["source"] != "nir" or message == "`dt`: graphs of 'nir' have no usual step; give `dt`":
+    if options["source"] != "nir" or message == "`dt`: graphs of 'nir' have no default step; give `dt`":
         del options["dt"]
     if message is None:  # a loop over one neuron and two matrices is a recurrent population
         assert from_nir(g, **options).network.is_recurrent("output")
@@ -364,7 +364,7 @@ def test_refused(edges: str, nodes: dict[str, Any], options: dict[str, Any], mes
 @pytest.mark.parametrize(
     ("nodes", "edges", "options", "message"),
     [
-        ({"n": cuba(2)}, "", {"reset": "zero"}, r"node 'n' \(CubaLIF\): snnTorch's Synaptic, .* throw away the input"),
+        ({"n": cuba(2)}, "", {"reset": "zero"}, r"node 'n' \(CubaLIF\): snnTorch's Synaptic, .* discard the input"),
         (
             {"n": lif(2), "v": linear(2, 2)},
             " n>v>n",
@@ -459,20 +459,28 @@ def test_targets_come_back_by_their_conventions(target: str) -> None:
 @pytest.mark.parametrize(
     ("population", "options", "message"),
     [
-        (LIF(4), {}, "output: its reset is 'subtract', that of nir is 'zero', and NIR writes no other"),
+        (LIF(4), {}, "output: its reset is 'subtract', that of nir is 'zero', and NIR has no other"),
         (LIF(4, reset_decays=True), {"target": "norse"}, "its reset is 'subtract' before the decay, that of norse"),
         (LIF(4, reset="zero", capacity=2), {}, "output: has a capacity of 2, which drops candidates; NIR has none"),
-        (LIF(4, reset="zero", recurrent=True), {"target": "norse"}, "is recurrent, and norse reads no loops from NIR"),
+        (
+            LIF(4, reset="zero", recurrent=True),
+            {"target": "norse"},
+            "is recurrent, and norse does not read loops from NIR",
+        ),
         (
             LI(4),
             {"target": "snntorch", "readout": "li"},
-            "output: is a LI, which snntorch does not read; it reads LIF, CubaLIF",
+            "output: is a LI, which snntorch does not support; it supports LIF, CubaLIF",
         ),
         (LIF(4, reset="zero", beta=1.0), {"target": "snntorch"}, "a decay of 1 has no time constant in snntorch"),
         (CubaLIF(4, reset="zero", alpha=1.0), {}, "a decay of 1 has no time constant, and NIR's CubaLIF needs one"),
         (LI(4), {"readout": "spikes"}, "`readout` is 'spikes'; give one of li, membrane, linear"),
-        (LIF(4, reset="zero"), {"target": "brian"}, "`target` is 'brian'; give who will read the graph: nir, snntorch"),
-        (LIF(4, reset="zero"), {"dt": 0.0}, "`dt` is 0.0; give the step that the reader"),
+        (
+            LIF(4, reset="zero"),
+            {"target": "brian"},
+            "`target` is 'brian'; give the library that will read the graph: nir, snntorch",
+        ),
+        (LIF(4, reset="zero"), {"dt": 0.0}, "`dt` is 0.0; give the step of the graph's reader"),
     ],
 )
 def test_what_cannot_be_written(population: Any, options: dict[str, Any], message: str) -> None:
@@ -492,15 +500,15 @@ def test_a_reset_is_kept_where_that_is_asked_for() -> None:
 
 def test_damaged_files(tmp_path: Path) -> None:
     path = tmp_path / "net.nir"
-    with pytest.raises(DataError, match="net.nir: there is no such file; give one that a NIR export wrote"):
+    with pytest.raises(DataError, match="net.nir: no such file; give one written by a NIR export"):
         read(path)
     path.write_bytes(b"not HDF5 at all" * 100)
-    with pytest.raises(DataError, match="net.nir: is damaged or no HDF5 file"):
+    with pytest.raises(DataError, match="net.nir: is damaged or not an HDF5 file"):
         read(path)
     write(path, to_nir(ss.Model(ss.Network.chain(ss.Input(5), LIF(4, reset="zero"))), dt=1.0))
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match="net.nir: is damaged or no HDF5 file"):
+    with pytest.raises(DataError, match="net.nir: is damaged or not an HDF5 file"):
         read(path)
 
 
@@ -530,12 +538,12 @@ def test_a_file_stays_within_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "weight lies in another file, '/dev/zero'": lambda node: node.create_dataset(
             "weight", (4, 5), "f4", external=[("/dev/zero", 0, 80)]
         ),
-        "weight is made of arrays of other files, such as 'pipe'": lambda node: node.create_virtual_dataset(
+        "weight consists of arrays of other files, such as 'pipe'": lambda node: node.create_virtual_dataset(
             "weight", layout
         ),
-        "more is a link to a group that it lies in": lambda node: node.update({"more": node.parent}),
+        "more is a link to a group that contains it": lambda node: node.update({"more": node.parent}),
         "weight claims 1,000,000,000 entries": lambda node: node.create_dataset("weight", (10**9,), "f4"),
-        r"lies more than 64 groups deep": lambda node: node.create_group("/".join("a" * 100)),
+        r"is more than 64 groups deep": lambda node: node.create_group("/".join("a" * 100)),
         r"has more than 1,\d+ groups and arrays": lambda node: [
             node.file.require_group("held").update({str(k): k}) or node.update({f"k{k}": h5py.SoftLink("/held")})
             for k in range(50)
@@ -543,7 +551,7 @@ def test_a_file_stays_within_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "weight is object; allowed: numbers and texts": lambda node: node.create_dataset(
             "weight", (2,), h5py.ref_dtype
         ),
-        r"entry with the name .*which is no text": lambda node: node.update({b"a\xff": 1}),
+        r"entry named .*which is not printable text": lambda node: node.update({b"a\xff": 1}),
     }
     for message, change in changes.items():
         write("net.nir", graph(5, "input>w>n>output", w=linear(4, 5), n=lif(4)))
@@ -679,21 +687,21 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = ss.Model(ss.Network.from_json(network.read_text()))
     model.load_state_dict(load_file(weights))
     assert main(["nir", "show", str(file), "--source", "nir"]) == 2
-    assert "error: --dt: graphs of 'nir' have no usual step; give --dt" in capsys.readouterr().err
+    assert "error: --dt: graphs of 'nir' have no default step; give --dt" in capsys.readouterr().err
     assert main(["nir", "show", str(tmp_path / "none"), "--source", "norse"]) == 1
     assert main(["nir", "export", str(run), str(tmp_path / "no" / "x.nir"), "--dt", "1"]) == 1
     assert main(["nir"]) == 2
     capsys.readouterr()
     # what is said of arguments is said of options
     for arguments, said in (
-        (["export", str(run), str(file)], "error: --dt is None; give the step that the reader"),
+        (["export", str(run), str(file)], "error: --dt is None; give the step of the graph's reader"),
         (
             ["export", str(run), str(file), "--target", "me"],
-            "error: --target is 'me'; give who will read the graph: nir",
+            "error: --target is 'me'; give the library that will read the graph: nir",
         ),
         (
             ["export", str(run), str(file), "--target", "snntorch"],
-            "is recurrent, and snntorch reads no loops from NIR as they are; use --target nir",
+            "is recurrent, and snntorch does not read loops from NIR correctly; use --target nir",
         ),
         (["show", str(file), "--source", "me"], "error: --source is 'me'; give the library that wrote the graph"),
         (
@@ -710,7 +718,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["nir", "show", str(file), "--source", "snntorch", "--dt", "1e-4"]) == 0
     said = capsys.readouterr().err
     assert "sparsesnn: warning: graphs of snntorch" in said
-    assert "whatever they do; --reset subtract is assumed, that library's default: give --reset\n" in said
+    assert "--reset subtract, the library's default, is assumed: give --reset\n" in said
 
 
 def test_show_without_a_source_lists_the_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

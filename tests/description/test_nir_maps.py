@@ -339,11 +339,11 @@ def test_gains_per_channel_go_into_the_filters(x: Tensor) -> None:
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
-        ((conv(), conv((3, 4, 2, 2)), neurons(3, 8, 6)), "'n1'.*neurons lie between two layers of weights"),
+        ((conv(), conv((3, 4, 2, 2)), neurons(3, 8, 6)), "'n1'.*two layers of weights need neurons between them"),
         ((pool(padding=1), neurons(2, 6, 5)), r"'n0' \(SumPool2d\).*padding is \(1, 1\).*use 0"),
         ((conv(padding="same", stride=2), neurons(4, 6, 5)), r"'n0' \(Conv2d\).*padding is 'same'.*stride \(2, 2\)"),
-        ((conv((4, 3, 3, 3)), neurons(4, 9, 7)), "'n0'.*reads 3 channels.*before it have 2"),
-        ((conv((4, 2, 12, 3)), neurons(4, 1, 7)), r"'n0' \(Conv2d\).*nothing is left of maps of \(11, 9, 2\)"),
+        ((conv((4, 3, 3, 3)), neurons(4, 9, 7)), "'n0'.*reads 3 channels.*its input has 2"),
+        ((conv((4, 2, 12, 3)), neurons(4, 1, 7)), r"'n0' \(Conv2d\).*maps of \(11, 9, 2\) become empty"),
         ((pool("AvgPool2d"), nir.Scale(np.full((2, 5, 4), 2.0)), neurons(2, 5, 4)), "'n1'.*scales pools"),
         ((conv(), neurons(4, 9, 7, r=np.random.default_rng(0).random((4, 9, 7)))), "its gain differs within channel"),
         ((pool(), neurons(2, 5, 4, r=np.arange(1.0, 3)[:, None, None] * np.ones((2, 5, 4)))), "pools have no weights"),
@@ -471,9 +471,9 @@ def test_conv1d_is_that_of_pytorch() -> None:
     ("nodes", "shape", "message"),
     [
         ((nir.Conv1d(None, np.ones((4, 2, 3)), 1, 0, 1, 1, np.zeros(4)), neurons(4, 17)), (38,), r"'n0' \(Conv1d\).*shape.*is unknown.*\[channels, length\]"),
-        ((nir.Conv1d(None, np.ones((4, 3, 3)), 1, 0, 1, 1, np.zeros(4)), neurons(4, 17)), (2, 19), "'n0'.*reads 3 channels.*before it have 2"),
+        ((nir.Conv1d(None, np.ones((4, 3, 3)), 1, 0, 1, 1, np.zeros(4)), neurons(4, 17)), (2, 19), "'n0'.*reads 3 channels.*its input has 2"),
         ((nir.Conv1d(None, np.ones((4, 2, 3, 3)), 1, 0, 1, 1, np.zeros(4)), neurons(4, 17)), (2, 19), r"'n0' \(Conv1d\).*\(4, 2, 3, 3\).*length\]"),
-        ((nir.Conv1d(None, np.ones((4, 2, 30)), 1, 0, 1, 1, np.zeros(4)), neurons(4, 17)), (2, 19), r"'n0' \(Conv1d\).*nothing is left of maps of \(1, 19, 2\)"),
+        ((nir.Conv1d(None, np.ones((4, 2, 30)), 1, 0, 1, 1, np.zeros(4)), neurons(4, 17)), (2, 19), r"'n0' \(Conv1d\).*maps of \(1, 19, 2\) become empty"),
     ],
 )  # fmt: skip
 def test_refusals_on_one_axis(nodes: Any, shape: Any, message: str) -> None:

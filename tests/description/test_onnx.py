@@ -109,6 +109,6 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["onnx", str(tmp_path / "run"), str(tmp_path / "step.onnx")]) == 0
     out = capsys.readouterr().out
     assert "spikes [B, 17]" in out
-    assert "hidden.v [B, 9], comes back as next_hidden.v" in out
+    assert "hidden.v [B, 9], returned as next_hidden.v" in out
     assert main(["onnx", str(tmp_path / "run"), str(tmp_path / "absent" / "step.onnx")]) == 2
     assert "step.onnx cannot be written: No such file or directory" in capsys.readouterr().err
