@@ -1,12 +1,12 @@
-"""Fixed against natural activity: between which bounds an event-sparse network runs, beside the dense baseline.
+"""Fixed against natural activity: the bounds on the throughput of an event-sparse network, with the dense baseline.
 
 A list holds at most K = max_activity·N ids. With *fixed* activity each list is forced full: the lower bound of
-throughput at that capacity. With *natural* activity the network fires what its weights make it fire, here scaled to a
-low activity, and the capacity seldom matters: the upper bound. The dense baseline computes every neuron and does not
-care. All networks have 2,944 hidden neurons, in 2 to 5 layers of about equal size.
+throughput at that capacity. With *natural* activity the weights decide the spikes, here scaled to a low activity, and
+the capacity seldom matters: the upper bound. The dense baseline computes every neuron and does not depend on activity.
+All networks have 2,944 hidden neurons, in 2 to 5 layers of about equal size.
 
 Source: Finkbeiner et al., AAAI 2024, and its poster; there T could be smaller than the depth, so that the last layers
-never saw a spike. Here T is at least depth + 1, and the activity of every layer stands beside its throughput.
+never received a spike. Here T is at least depth + 1, and throughput is listed with the activity of every layer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ N_HIDDEN = 2944
 
 @dataclass(frozen=True)
 class Shape:
-    """Input of a data set's form: its neurons and classes, and the input activity of random spikes in its place."""
+    """Input in the form of a data set: its neurons and classes, and the activity of random input that can replace it."""
 
     n_neurons: int
     n_classes: int
@@ -54,14 +54,14 @@ SHAPES = {"shd": Shape(700, 20, 0.013), "nmnist": Shape(2312, 10, 0.014), "dvsge
 
 @dataclass(frozen=True)
 class Settings:
-    """What the sweep covers.
+    """Range of the sweep.
 
     Args:
         shapes: names of `SHAPES`.
-        data: per shape the folder of the real data set, if it is there; else random spikes are used.
+        data: folders of real data sets by shape; other shapes use random spikes.
         layers: numbers of hidden layers, which share `n_hidden` neurons.
         max_activity: capacities as shares of a layer's neurons, in (0, 1].
-        natural_activity: what the weights of the natural networks are scaled to, spikes per neuron and step.
+        natural_activity: target of the weights' scaling in natural networks, spikes per neuron and step.
         n_steps, n_samples: T and B.
         grad_threshold: secondary gradient threshold.
         repeats: timed steps.
@@ -69,7 +69,7 @@ class Settings:
         dense: measure the dense baseline too.
         device, precision: of the dense baseline, see `sparsesnn.engines.dense.device`.
         backend: of the event-sparse networks: "cpu", "ipu" or "ipu-model".
-        target: of the last two, the IPUs.
+        target: the IPUs, for the last two.
     """
 
     shapes: tuple[str, ...] = tuple(SHAPES)
@@ -95,7 +95,7 @@ class Settings:
                 raise ConfigError(f"bench activity: shape is {name!r}; allowed: {', '.join(SHAPES)}")
         if self.n_steps < max(self.layers) + 1:
             raise ConfigError(
-                f"bench activity: {self.n_steps} steps for {max(self.layers)} hidden layers; a spike must be able to "
+                f"bench activity: {self.n_steps} steps for {max(self.layers)} hidden layers, too few for a spike to "
                 f"pass all of them: give at least {max(self.layers) + 1} steps"
             )
         if not all(0 < a <= 1 for a in self.max_activity) or not 0 < self.natural_activity < 1:
@@ -123,7 +123,7 @@ def layer_sizes(n_hidden: int, n_layers: int) -> list[int]:
 
 
 def network(settings: Settings, shape: Shape, n_layers: int, max_activity: float, activity: str) -> Network:
-    """The described network; `activity` "natural" or "fixed", or "dense": without lists that could fill up."""
+    """The described network; `activity` is "natural", "fixed", or "dense": without limited lists."""
     layers = []
     for n in layer_sizes(settings.n_hidden, n_layers):
         lists: dict[str, Any] = {"capacity": max(1, round(max_activity * n)), "activity": activity}
@@ -132,11 +132,11 @@ def network(settings: Settings, shape: Shape, n_layers: int, max_activity: float
 
 
 def bench_activity(settings: Settings, folder: Path, stream: TextIO | None = None) -> list[Row]:
-    """Measures all points that the folder does not hold yet; writes activity.json, activity.csv, activity.png and README.md.
+    """Measures all points missing in the folder; writes activity.json, activity.csv, activity.png and README.md.
 
     Columns: shape, n_layers, max_activity (null for the dense baseline), kind (natural, fixed, dense), samples_per_s,
     acceleration (over dense), step_ms, input_activity, activity (per layer), n_spikes_dropped, net, spikes (real, random);
-    on IPUs also how_timed, cycles, predicted_cycles, predicted_step_ms.
+    on IPUs, also how_timed, cycles, predicted_cycles, predicted_step_ms.
     """
     find_device(settings.device)
     check_precision(settings.precision)
@@ -175,42 +175,42 @@ def bench_activity(settings: Settings, folder: Path, stream: TextIO | None = Non
                 for a in settings.max_activity
                 for kind in ("natural", "fixed")
             ]
-    found = rows.run(points, measure)
-    draw(plot, found, folder / "activity.png")
+    measured = rows.run(points, measure)
+    draw(plot, measured, folder / "activity.png")
     write_atomically(folder / "README.md", COLUMNS.encode())
-    return found
+    return measured
 
 
 COLUMNS = """\
 # Fixed against natural activity
 
-activity.csv and activity.json hold a row a measurement of a whole training step; activity.png draws the acceleration over
-the maximum activity. The hidden neurons are always as many; the number of layers that they are in varies. Lists of spikes
-have room for a share of their layer, the maximum activity. Natural: neurons fire as the weights have it, and the lists are
-as long as that makes them: the upper bound of throughput. Fixed: every list is filled up to its capacity: the lower bound.
+activity.csv and activity.json have one row per measurement of a whole training step; activity.png plots the acceleration over
+the maximum activity. The number of hidden neurons is constant; the number of their layers varies. Spike lists hold at most a
+share of their layer, the maximum activity. Natural: the weights decide the spikes and so the lengths of lists: the upper bound
+of throughput. Fixed: every list is filled up to its capacity: the lower bound.
 
-| column | what |
+| column | meaning |
 |---|---|
-| shape | whose input the network reads: shd (700 channels), nmnist, dvsgesture (pixels × 2) |
+| shape | data set whose input the network reads: shd (700 channels), nmnist, dvsgesture (pixels × 2) |
 | n_layers | hidden layers |
 | kind | natural, fixed; dense: the same network with every neuron computed, the baseline of its shape and number of layers, measured once, before the others |
 | max_activity | capacity of a list, as a share of its layer's neurons; empty for dense |
 | samples_per_s, step_ms | training: forward, cross-entropy, backward, Adam; median |
 | acceleration | samples_per_s over that of the baseline |
-| input_activity, activity | spikes per neuron and step of the input, and of each hidden layer; what was reached, not what was asked for |
-| n_spikes_dropped | spikes and near-spikes that found no room in their list, in one step over the whole batch |
+| input_activity, activity | spikes per neuron and step of the input, and of each hidden layer; as measured, not as requested |
+| n_spikes_dropped | spikes and near-spikes that did not fit into their list, in one step over the whole batch |
 | net | sizes of the layers |
-| spikes | random, or real: of a data set |
-| how_timed | on IPUs only: seconds of the device, or cycles of the emulated machine, which were never measured on an IPU; step_ms is from these |
-| cycles, predicted_cycles | on IPUs only: of a training step, as the emulated machine counts them (empty on hardware), and as the plan predicts them |
-| predicted_step_ms | on IPUs only: the plan's prediction of step_ms, for the activity that was asked for |
+| spikes | random, or real: from a data set |
+| how_timed | on IPUs only: seconds of the device, or cycles of the emulated machine, never measured on an IPU; step_ms is derived from these |
+| cycles, predicted_cycles | on IPUs only: cycles of a training step as counted by the emulated machine (empty on hardware), and as predicted by the plan |
+| predicted_step_ms | on IPUs only: the plan's prediction of step_ms, for the requested activity |
 
-Where other programs use the machine, a baseline that was disturbed moves all accelerations of its line.
+If other programs disturb the measurement of a baseline, all accelerations of its line move.
 """
 
 
 def _batch(settings: Settings, name: str) -> tuple[SpikeBatch, Tensor]:
-    """One batch of a shape: of the data set where its folder is given, else random."""
+    """One batch of a shape: from the data set if its folder is given, else random."""
     shape = SHAPES[name]
     generator = torch.Generator().manual_seed(0)
     folder = dict(settings.data).get(name)
@@ -223,7 +223,7 @@ def _batch(settings: Settings, name: str) -> tuple[SpikeBatch, Tensor]:
     window_ms = {"shd": 1000.0, "nmnist": 315.0, "dvsgesture": 1450.0}[name]
     options: dict[str, Any] = {"dt_ms": window_ms / settings.n_steps, "n_steps": settings.n_steps}
     events = datasets.load(name, data_dir=folder, **options)
-    chosen = np.arange(settings.n_samples) % len(events)  # a small set is gone through again
+    chosen = np.arange(settings.n_samples) % len(events)  # a small set is repeated
     return events.batch(chosen), torch.as_tensor(np.asarray(events.labels)[chosen]).long()
 
 
@@ -235,7 +235,7 @@ def _measure(settings: Settings, point: Row, spikes: SpikeBatch, labels: Tensor)
     scaled = Model(free, seed=0)
     target = min(settings.natural_activity, point["max_activity"] or 1.0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # an activity that is not quite the target is reported as it is
+        warnings.simplefilter("ignore", UserWarning)  # an activity slightly off the target is reported as measured
         init_activity(scaled, [spikes], target)
     if kind != "dense" and settings.on_ipus:
         return _measure_ipu(settings, point, described, scaled, spikes, labels)
@@ -265,7 +265,7 @@ def _measure_ipu(
     instance = find_instance(settings.backend, target)
     if instance.is_part:
         raise ConfigError(
-            f"bench activity: {count(instance.total // instance.own, 'instance')} of PopRun would measure the same, each for itself; "
+            f"bench activity: {count(instance.total // instance.own, 'instance')} of PopRun would all measure the same; "
             "give poprun --num-instances=1 (sparsesnn launch --ranks 1)"
         )
     set_threads(settings.backend, settings.n_threads)
@@ -307,7 +307,7 @@ def _row(
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """A panel a shape: acceleration over the dense baseline against max activity, both bounds, a color a depth."""
+    """One panel per shape: acceleration over the dense baseline against max activity, both bounds, one color per depth."""
     from sparsesnn import figures
 
     shapes = list(dict.fromkeys(row["shape"] for row in rows))

@@ -1,4 +1,4 @@
-"""The modes of the dense backend against each other: time and memory of a training step."""
+"""Compares the modes of the dense backend: time and memory of a training step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sparsesnn.runtime import num_threads
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.wording import count
 
-#: modes that are measured unless others are asked for
+#: modes measured by default
 ALL = tuple(mode for mode in MODES if mode != "auto")
 
 
@@ -38,13 +38,13 @@ class Baseline:
     Args:
         mode: of the dense backend, see `sparsesnn.dense`.
         samples_per_s: batch over the median time of a training step.
-        peak_bytes: highest memory of a process of its own above what it held before its first step, with gradients
-            but without weights, Adam's state and data; None where the system does not say.
+        peak_bytes: peak memory of a separate process in addition to its memory before the first step: with gradients but
+            without weights, Adam's state and data; None if the system does not report it.
         step_ms: median time of a step: forward, cross-entropy, backward, Adam.
-        loss: of the first step; equal for all modes but for the order of sums.
+        loss: of the first step; equal for all modes except for the order of sums.
         net, n_steps, n_samples: the workload.
         threads, machine, device, precision: where and how it ran.
-        samples_per_joule: of the device, by NVML; None where nobody counts.
+        samples_per_joule: of the device, by NVML; None if not available.
     """
 
     mode: str
@@ -71,10 +71,10 @@ def bench_baselines(
     device: str = "cpu",
     precision: str = "float32",
 ) -> list[Baseline]:
-    """Every mode on every workload: steps interleaved in this process; memory in one process each, on CUDA the device's.
+    """Measures every mode on every workload: interleaved steps in this process; memory in separate processes, on CUDA the device's.
 
-    Errors: `DescriptionError` for an unknown mode; `ConfigError` for a device that is not there; `NumericError` if two
-    modes disagree about the loss.
+    Errors: `DescriptionError` for an unknown mode; `ConfigError` for a missing device; `NumericError` if two modes
+    disagree about the loss.
     """
     place = find_device(device)
     check_precision(precision)
@@ -100,7 +100,7 @@ def bench_baselines(
             energies = dict.fromkeys(modes)
         for mode in modes:
             step = median(seconds[mode])
-            found.append(
+            results.append(
                 Baseline(
                     mode=mode,
                     samples_per_s=workload.n_samples / step,
@@ -117,11 +117,11 @@ def bench_baselines(
                     samples_per_joule=energies[mode],
                 )
             )
-    return found
+    return results
 
 
 def table(rows: Sequence[Baseline]) -> str:
-    """For people: a block a workload, each mode against the first."""
+    """The rows as text: one block per workload, each mode relative to the first."""
     lines = []
     for net, n_steps, n_samples in dict.fromkeys((r.net, r.n_steps, r.n_samples) for r in rows):
         block = [r for r in rows if (r.net, r.n_steps, r.n_samples) == (net, n_steps, n_samples)]
@@ -136,14 +136,14 @@ def table(rows: Sequence[Baseline]) -> str:
 
 
 def _twin(model: Model, mode: str) -> Model:
-    """The same weights in another mode."""
+    """The model with the same weights in another mode."""
     twin = Model(model.network, backend="dense", dense_mode=mode)
     twin.load_state_dict(model.state_dict())
     return twin
 
 
 def _peak_on_device(trainee: Trainee, spikes: SpikeBatch, labels: Tensor) -> int:
-    """Of a step, with its gradients, on a CUDA device."""
+    """Peak memory of a step, with its gradients, on a CUDA device."""
     trainee.optimizer.zero_grad(set_to_none=True)
     with peak_memory(trainee.device) as found:
         trainee.step(spikes, labels)
@@ -152,7 +152,7 @@ def _peak_on_device(trainee: Trainee, spikes: SpikeBatch, labels: Tensor) -> int
 
 
 def _samples_per_joule(trainee: Trainee, spikes: SpikeBatch, labels: Tensor, step_s: float) -> float | None:
-    """Over at least two seconds: devices report their energy some ten times a second."""
+    """Measured over at least two seconds, because devices report their energy about ten times per second."""
     n_steps = max(1, math.ceil(2.0 / step_s))
     before = joules(trainee.device)
     if before is None:
@@ -164,15 +164,15 @@ def _samples_per_joule(trainee: Trainee, spikes: SpikeBatch, labels: Tensor, ste
 
 
 def _agree(losses: dict[str, float], tolerance: float = 1e-3) -> None:
-    """A spike that a rounding decides otherwise may move the loss a little; more than that is an error of a mode."""
+    """Raises if losses differ by more than a spike that rounding decides differently can explain."""
     first = next(iter(losses.values()))
     for mode, loss in losses.items():
         if abs(loss - first) > tolerance * abs(first):
-            raise NumericError(f"bench baselines: mode {mode!r} finds a loss of {loss:g}, others {first:g}: a defect")
+            raise NumericError(f"bench baselines: mode {mode!r} has a loss of {loss:g}, others {first:g}: a bug")
 
 
 def _peak_elsewhere(workload: Workload, mode: str, n_threads: int, precision: str = "float32") -> int | None:
-    """`_peak` in a process that has held nothing else."""
+    """`_peak` in a fresh process."""
     asked = json.dumps({"workload": asdict(workload), "mode": mode, "n_threads": n_threads, "precision": precision})
     # the arguments are ours: the interpreter that runs us, our module's name, and numbers as JSON
     done = subprocess.run(
@@ -200,7 +200,7 @@ def _peak(workload: Workload, mode: str, n_threads: int, precision: str, steps: 
 
 
 def _load_product_code(spikes: SpikeBatch) -> None:
-    """A small product, so that what the library of matrix products sets up once is no part of a step."""
+    """Runs a small product, so that the one-time setup of the matrix library is not part of a step."""
     torch.mm(torch.ones(8, spikes.n_neurons), torch.ones(spikes.n_neurons, 8))
 
 

@@ -1,4 +1,4 @@
-"""One training step on the emulated IPU: what it counts, and how long the emulation takes."""
+"""One training step on the emulated IPU: its counts, and the time of the emulation."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from sparsesnn.partition.target import parse_target
 
 @dataclass(frozen=True)
 class IpuModelResult:
-    """What `bench_ipu_model` found.
+    """The result of `bench_ipu_model`.
 
     Args:
-        report: counts of one training step, streams of the batch included, loading of weights not.
+        report: counts of one training step, with streams of the batch but without loading of weights.
         samples_per_s: batch over the predicted time of the step. Predicted, never measured on an IPU.
         activity, dropped: per population, of that step.
         plan_s, build_s, emulate_s: seconds of this machine.
-        workload: what ran.
+        workload: the workload.
     """
 
     report: MachineReport
@@ -40,7 +40,7 @@ class IpuModelResult:
     workload: dict[str, Any]
 
     def table(self) -> str:
-        """For people."""
+        """The result as text."""
         return "\n".join(
             [
                 self.report.table(),

@@ -1,7 +1,7 @@
 """Training steps of the IPU program, timed on a device or counted on the emulated one, next to the plan's prediction.
 
-On `ipu` a step takes the seconds that pass on the host: packing of lists, streams, the device. On `ipu-model` it takes the
-cycles that the emulated machine counts, over the clock of the target: predicted by a machine, never measured on an IPU.
+On `ipu` the time of a step is measured on the host: packing of lists, streams, the device. On `ipu-model` it is the cycles
+counted by the emulated machine, over the clock of the target: predicted, never measured on an IPU.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class IpuStep:
     """A training step, and its prediction.
 
     Args:
-        seconds: of each timed step: measured, or of an emulated IPU counted cycles over the clock.
+        seconds: of each timed step: measured, or on an emulated IPU counted cycles over the clock.
         cycles: of a step, counted; None: on hardware.
-        prediction: of the plan, for the activity that was asked for.
-        activity, listed: per spiking population, spikes and listed neurons per neuron and step, of this process's samples.
-        dropped: candidates that found no slot, in one step.
-        exchange_bytes, link_bytes: that tiles and IPUs of one replica receive in a training step, counted; None: on hardware.
-        moving: share of the cycles in which data move or barriers are waited for; None: on hardware.
+        prediction: by the plan, for the requested activity.
+        activity, listed: per spiking population, spikes and listed neurons per neuron and step, over this process's samples.
+        dropped: candidates dropped from full lists, in one step.
+        exchange_bytes, link_bytes: received by tiles and IPUs of one replica in a training step, counted; None: on hardware.
+        moving: share of the cycles in which data moves or tiles wait for barriers; None: on hardware.
         fullest_tile: bytes of the fullest tile; None: on hardware.
     """
 
@@ -79,17 +79,17 @@ class IpuStep:
 def check_backend(backend: str, target: str) -> Target:
     """The target of a benchmark on IPUs.
 
-    Errors: `ConfigError` for another backend, a target that is no IPU, and `ipu` in an installation without the SDK.
+    Errors: `ConfigError` for another backend, a target other than an IPU, and `ipu` in an installation without the SDK.
     """
     if backend not in BACKENDS:
         raise ConfigError(f"--backend: is {backend!r}; allowed: {', '.join(BACKENDS)}")
-    found = parse_target(target)
-    if found.kind != "ipu":
+    machine = parse_target(target)
+    if machine.kind != "ipu":
         raise ConfigError(
             f"--target: is {target!r} with --backend {backend}; give an IPU, such as ipu-mk2 or ipu-mk2:1x64"
         )
     native_module(backend)
-    return found
+    return machine
 
 
 def time_steps(
@@ -107,17 +107,17 @@ def time_steps(
     repeats: int = 3,
     warm_up: int = 1,
 ) -> IpuStep:
-    """Training steps with an update that changes nothing (Adam, learning rate 0), so that activity stays what it is.
+    """Times training steps whose updates change nothing (Adam, learning rate 0), so that the activity is constant.
 
     Args:
-        network, model: the described network, and the weights that go to the device.
+        network, model: the described network, and the weights for the device.
         spikes, labels: of the replicas of this process.
         target: the IPUs of one replica.
-        activity: that the prediction takes, for all populations or by name.
+        activity: for the prediction, for all populations or by name.
         n_samples: of the whole batch; None: those of `spikes`.
         instance: replicas of this process, see `find_instance`; None: one.
-        capacity: of the input's lists; None: the longest of them. Processes must give the same.
-        repeats, warm_up: timed steps, and untimed ones before. An emulated IPU takes the same cycles each time: one of each is run.
+        capacity: of the input's lists; None: the longest list. All processes must use the same.
+        repeats, warm_up: timed steps, and untimed ones before. An emulated IPU always takes the same cycles: it runs one of each.
     """
     instance = instance or Instance()
     whole = spikes.n_samples if n_samples is None else n_samples
@@ -140,7 +140,7 @@ def time_steps(
     for _ in range(0 if emulated else warm_up):
         program.train_step(spikes, labels, 0.0, n_samples=whole)
     if emulated:
-        program.reset_counts()  # those of loading weights
+        program.reset_counts()  # without loading weights
     seconds: list[float] = []
     for _ in range(1 if emulated else repeats):
         start = time.perf_counter()
@@ -148,7 +148,7 @@ def time_steps(
         seconds.append(time.perf_counter() - start)
     counted: dict[str, Any] = {"cycles": None}
     if emulated:
-        report = program.report()  # before the lists come to the host
+        report = program.report()  # before the lists are copied to the host
         compute = sum(p.compute for p in report.phases)
         seconds = [report.seconds]
         counted = {

@@ -1,4 +1,4 @@
-"""Training steps of several models on the same batch, interleaved, so that a busy machine slows down all alike."""
+"""Interleaved training steps of several models on the same batch, so that a busy machine slows down all equally."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsesnn.spikes import SpikeBatch
 
 
 class Trainee:
-    """A model on its device, and an Adam that leaves it as it is; `precision` of products, see `dense.device`."""
+    """A model on its device, with an Adam that does not change it; `precision` of products, see `dense.device`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ def race(
     repeats: int,
     warm_up: int = 1,
 ) -> dict[str, list[float]]:
-    """Seconds of `repeats` steps of each, one of each in turn, after `warm_up` that are not counted."""
+    """Seconds of `repeats` steps of each model, taking turns, after `warm_up` untimed steps."""
     seconds: dict[str, list[float]] = {name: [] for name in trainees}
     for k in range(warm_up + repeats):
         for name, trainee in trainees.items():

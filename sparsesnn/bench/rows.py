@@ -1,4 +1,4 @@
-"""Rows of a long benchmark, kept one by one: a run that is stopped goes on where it stopped."""
+"""Rows of a long benchmark, saved one by one: an interrupted run resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Rows:
     """The rows of one benchmark in a folder: `NAME.json` (settings and rows) and `NAME.csv` (the rows).
 
     Args:
-        folder: made if needed.
+        folder: created if needed.
         name: of the files.
-        settings: everything that the rows depend on; a folder with other settings is refused.
-        stream: where progress is shown; None: nowhere.
+        settings: everything that determines the rows; a folder with other settings is refused.
+        stream: for progress messages; None: none.
 
-    Errors: `ConfigError` if the folder cannot be made or holds rows of other settings.
+    Errors: `ConfigError` if the folder cannot be created or holds rows of other settings.
     """
 
     def __init__(
@@ -38,37 +38,37 @@ class Rows:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"--out: {folder} cannot be made: {error.strerror}; give another folder") from None
+            raise ConfigError(f"--out: {folder} cannot be created: {error.strerror}; give another folder") from None
         path = folder / f"{name}.json"
         if not path.exists():
             return
         saved = read_json(path)
         if not isinstance(saved, dict) or not isinstance(saved.get("rows"), list):
-            raise CheckpointError(f"{path}: is not one of ours; give another --out")
+            raise CheckpointError(f"{path}: was not written by this benchmark; give another --out")
         if saved.get("settings") != self.settings:
             raise ConfigError(
                 f"--out: {path} holds rows of other settings ({_differences(saved.get('settings'), self.settings)}); "
-                "give the options of that run to go on with it, or another --out"
+                "give the options of that run to resume it, or another --out"
             )
         self.rows = saved["rows"]
 
     def run(self, points: Sequence[Row], measure: Callable[[Row], Row]) -> list[Row]:
-        """`measure(point)` for every point that has no row yet; a row is the point and what was measured."""
+        """Calls `measure(point)` for every point without a row; a row is the point and its measurements."""
         with locked(self.folder):
             left = [point for point in points if not any(point.items() <= row.items() for row in self.rows)]
             if len(left) < len(points):
-                self.say(f"{self.folder}: {len(points) - len(left)} of {len(points)} are there already")
+                self.say(f"{self.folder}: {len(points) - len(left)} of {len(points)} points are measured already")
             elif left:
                 self.say(f"{self.folder}: {count(len(left), 'point')} to measure")
-            # what all points share is in the settings
-            told = [name for name in points[0] if len(points) == 1 or any(p[name] != points[0][name] for p in points)]
+            # values shared by all points are in the settings
+            varied = [name for name in points[0] if len(points) == 1 or any(p[name] != points[0][name] for p in points)]
             started = time.perf_counter()
             for k, point in enumerate(left):
                 row = {**point, **measure(point)}
                 self.rows.append(row)
                 self.write()
                 seconds = (time.perf_counter() - started) / (k + 1) * (len(left) - k - 1)
-                done = ", ".join(f"{name} {point[name]}" for name in told)
+                done = ", ".join(f"{name} {point[name]}" for name in varied)
                 when = f", {seconds / 60:.0f} min left" if k + 1 < len(left) else ""
                 self.say(f"[{len(points) - len(left) + k + 1}/{len(points)}] {done}{when}")
         return self.rows
@@ -85,22 +85,22 @@ class Rows:
 
 
 def _differences(there: object, now: Mapping[str, Any]) -> str:
-    """What differs, as `width: 256 there, 512 now`."""
+    """The differences, as `width: 256 there, 512 now`."""
     old = there if isinstance(there, dict) else {}
     names = [name for name in dict.fromkeys([*now, *old]) if old.get(name) != now.get(name)]
     return ", ".join(f"{name}: {old.get(name)} there, {now.get(name)} now" for name in names)
 
 
 def draw(plot: Callable[..., None], *arguments: Any) -> None:
-    """Draws, or warns that it could not: the measurements are worth more than their picture."""
+    """Draws a plot, or warns if it fails: the measurements matter more than their picture."""
     try:
         plot(*arguments)
     except (SparseSnnError, OSError) as error:
-        warnings.warn(f"{error}; no plot was drawn, the rows are written", stacklevel=2)
+        warnings.warn(f"{error}; the plot was not drawn, but the rows are written", stacklevel=2)
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """One line a row, the columns in the order in which they first appear."""
+    """Writes one line per row, with columns in the order of their first appearance."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
     table = csv.DictWriter(text, columns, lineterminator="\n")

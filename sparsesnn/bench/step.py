@@ -1,4 +1,4 @@
-"""Times one training step and says where the time goes."""
+"""Times one training step and its parts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from sparsesnn.wording import count
 
 @dataclass(frozen=True)
 class StepResult:
-    """What `bench_step` measured.
+    """The result of `bench_step`.
 
     Args:
         samples_per_s: batch over the median time of a step.
@@ -47,17 +47,17 @@ class StepResult:
         forward_ms, backward_ms, optimizer_ms: medians of its parts.
         phases_ms: median time in each phase of the engine (cpu backend): "pack" copies weights into tiles, "forward" delivers
             spikes and steps neurons, "collect" makes lists, "sort" sorts them by sender, "step_grad" goes back through time,
-            "deliver_grad" and "sum_shares" are the gradients of weights and lists; "other" is what these and the optimizer
-            leave of a step: Python, PyTorch, allocation and waiting for the last thread.
+            "deliver_grad" and "sum_shares" are the gradients of weights and lists; "other" is the rest of a step without the
+            optimizer: Python, PyTorch, allocation and waiting for the last thread.
         activity: spikes per neuron and step, measured, per population, with the input.
         listed: spikes and near-spikes per neuron and step, likewise.
         dropped: candidates without a slot.
         loss: of the first step.
-        peak_bytes: highest memory of the process in the steps that are not timed above what it held before the first, with
-            gradients but without weights, Adam's state and data. None where the system does not say.
+        peak_bytes: peak memory of the process in untimed steps, in addition to its memory before the first: with gradients
+            but without weights, Adam's state and data. None if the system does not report it.
         weight_bytes, optimizer_bytes: of the parameters, and of Adam's two moments.
-        backend, isa, threads, machine, device, workload: what ran where.
-        samples_per_joule: of the device, by NVML; None where nobody counts.
+        backend, isa, threads, machine, device, workload: the workload and its machine.
+        samples_per_joule: of the device, by NVML; None if not available.
     """
 
     samples_per_s: float
@@ -83,7 +83,7 @@ class StepResult:
     workload: dict[str, Any]
 
     def table(self) -> str:
-        """For people."""
+        """The result as text."""
         w = self.workload
         lines = [
             f"{w['net']}, T={w['n_steps']}, batch {w['n_samples']}, backend {self.backend}, {self.isa}, "
@@ -96,7 +96,7 @@ class StepResult:
             lines += [f"{name:<14}{ms:>8.2f}" for name, ms in {**self.phases_ms, "total": self.step_ms}.items()]
         if self.peak_bytes is not None:
             lines.append(
-                f"memory     {self.peak_bytes / 2**20:.0f} MiB above the process with its weights "
+                f"memory     {self.peak_bytes / 2**20:.0f} MiB in addition to the process with its weights "
                 f"({self.weight_bytes / 2**20:.0f} MiB), Adam's state ({self.optimizer_bytes / 2**20:.0f} MiB) and data"
             )
         if self.samples_per_joule is not None:
@@ -116,7 +116,7 @@ def bench_step(
     device: str = "cpu",
     precision: str = "float32",
 ) -> StepResult:
-    """Medians over `repeats` training steps of one workload, after `warm_up` steps that are not counted.
+    """Medians over `repeats` training steps of one workload, after `warm_up` untimed steps.
 
     `device` and `precision` are for the backend dense, see `sparsesnn.engines.dense.device`; on CUDA the peak is the device's.
     """
@@ -130,7 +130,7 @@ def bench_step(
     gc.collect()
     before = start_peak() if place.type == "cpu" else None
     optimizer = still_adam(model)
-    output, first_loss, _ = train_step(model, optimizer, spikes, labels, precision)  # makes the optimizer's state
+    output, first_loss, _ = train_step(model, optimizer, spikes, labels, precision)  # creates the optimizer's state
     activity = {"input": spikes.activity(), **output.activity()}
     listed = {
         name: lists.ids.numel() / max(1, lists.n_steps * lists.n_samples * lists.n_neurons)
@@ -160,7 +160,7 @@ def bench_step(
     if engine_class(backend).counts_phases:
         phases = {name: 1e3 * median(clock[name] for clock in clocks) for name in clocks[0]}
         phases["optimizer"] = optimizer_ms
-        # of each step: where a phase was slow in one step and another in the next, the medians add up to less than a step
+        # computed per step: if different phases are slow in different steps, their medians add up to less than a step
         phases["other"] = 1e3 * median(
             sum(t) - t[2] - sum(clock.values()) for t, clock in zip(times, clocks, strict=True)
         )
@@ -195,7 +195,7 @@ def check_repeats(repeats: int) -> None:
 
 
 def still_adam(model: Model) -> torch.optim.Optimizer:
-    """Adam with a learning rate of 0: the update costs what it costs, and the activity stays what it was."""
+    """Adam with a learning rate of 0: updates have their usual cost, and the activity does not change."""
     optimizer: torch.optim.Optimizer = engine_class(model.backend).adam(model.parameters(), lr=0.0)  # type: ignore[attr-defined]
     return optimizer
 
@@ -207,7 +207,7 @@ def train_step(
     labels: torch.Tensor,
     precision: str = "float32",
 ) -> tuple[Output, float, tuple[float, float, float]]:
-    """One training step; the output, its loss and the seconds of forward, backward and update."""
+    """One training step; returns the output, its loss and the seconds of forward, backward and update."""
     device = next(model.parameters()).device
 
     def now() -> float:
@@ -234,7 +234,7 @@ def train_step(
 
 
 class _TimedLoss(CrossEntropy):
-    """Notes when the loss was there."""
+    """Records the time at which the loss was computed."""
 
     now: Callable[[], float]
     end = 0.0
@@ -245,9 +245,9 @@ class _TimedLoss(CrossEntropy):
         return loss
 
     def of_potentials(self, v: np.ndarray) -> tuple[torch.Tensor, Callable[[float], Any]]:
-        found = super().of_potentials(v)
+        result = super().of_potentials(v)
         self.end = self.now()
-        return found
+        return result
 
 
 def start_peak() -> int | None:
@@ -258,7 +258,7 @@ def start_peak() -> int | None:
     torch.optim.Adam([weight], fused=True).step()
     _core.release_memory()
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # what earlier steps freed is no part of what the process needs
+        ctypes.CDLL(None).malloc_trim(0)  # memory freed by earlier steps must not count
         Path("/proc/self/clear_refs").write_text("5")
     except (OSError, AttributeError):
         return None

@@ -20,18 +20,18 @@ from sparsesnn.spikes import SpikeBatch
 
 @dataclass(frozen=True)
 class Workload:
-    """What is timed: forward, cross-entropy of the time-mean of the readout, backward, Adam.
+    """A timed training step: forward, cross-entropy of the readout's mean over time, backward, Adam.
 
     Args:
         net: as `sparsesnn.parse_net` reads it, such as "700-1024-1024-20", or, for the backend dense,
             "1x28x28:5C12+MP2-5C64+MP2-10".
         n_steps, n_samples: T and B.
         input_activity: probability that an input neuron fires in a step.
-        hidden_activity: spikes per neuron and step that every hidden population is scaled to.
+        hidden_activity: spikes per neuron and step to which every hidden population is scaled.
         grad_threshold: secondary gradient threshold of the hidden populations.
-        weight_dtype: how the engine reads the weights, "float32" or "bfloat16".
+        weight_dtype: type in which the engine reads weights, "float32" or "bfloat16".
         seed: of weights, spikes and labels.
-        delays: in steps: each connection into a hidden population is there once for each; empty: once, without delay.
+        delays: in steps: each connection into a hidden population has one copy per delay; empty: one, without delay.
         images: name and folder of real images for a network with convolutions (`sparsesnn.datasets.images`), which fire at the
             rate of their pixels; None: random spikes of the same shape.
     """
@@ -56,7 +56,7 @@ class Workload:
                 raise ConfigError(f"bench: {name} is {getattr(self, name)}; allowed: above 0, below 1")
         if self.images is not None and self.network().shape("input") is None:
             raise ConfigError(
-                f"bench: images are given, but net {self.net!r} reads none; give one such as 1x28x28:5C12-10"
+                f"bench: images are given, but net {self.net!r} has no convolutions; give one such as 1x28x28:5C12-10"
             )
 
     def spikes(self) -> SpikeBatch:
@@ -90,7 +90,9 @@ class Workload:
         images = load_images(name, folder)
         height, width, channels = self.network().shape("input") or (0, 0, 0)
         if images.pixels.shape[1:] != (channels, height, width) or not len(images):
-            raise ConfigError(f"bench: {name} has images of {images.pixels.shape[1:]}, net {self.net!r} reads others")
+            raise ConfigError(
+                f"bench: {name} has images of {images.pixels.shape[1:]}, which do not fit net {self.net!r}"
+            )
         return images
 
     def network(self) -> Network:
@@ -99,7 +101,7 @@ class Workload:
         return network.with_delays(self.delays) if self.delays else network
 
     def model(self, backend: str, spikes: SpikeBatch) -> Model:
-        """The network with weights scaled until each hidden population is as active as wanted, on the fastest engine for it."""
+        """The network on its fastest engine, with weights scaled to the wanted activity of each hidden population."""
         network = self.network()
         if network.is_matrices:
             model = Model(network, seed=self.seed, weight_dtype=self.weight_dtype)

@@ -19,19 +19,19 @@ ORDERS = ("symplectic", "explicit", "sparch")
 
 
 @documented(
-    n="number of neurons; None: what convolutions or pooling in front of them make.",
+    n="number of neurons; None: set by convolutions or pooling before them.",
 )
 @dataclass(frozen=True)
 class AdLIF(Population):
-    """LIF with a second state w, which the potential and the spikes drive, and which pulls the potential down.
+    """LIF with a second state w, which is driven by the potential and the spikes and pulls the potential down.
 
         symplectic   r = reset(v[t-1]) ; w[t] = ρ·w[t-1] + (1-ρ)·q·(a·r + b·s[t-1]) ; v[t] = β·r + (1-β)·(gain·i[t] - w[t])
         explicit     the same with w[t-1] in the last term
         sparch       w[t] = ρ·w[t-1] + (1-ρ)·q·(a·v[t-1] + b·s[t-1]) ; v[t] = β·(v[t-1] - θ·s[t-1]) + (1-β)·(gain·i[t] - w[t])
 
-    reset(v) is v·(1 - s) (zero) or v - θ·s (subtract; always with order sparch). w carries from step to step what it is
-    before the spike of the last step counts. `detach_reset` cuts the gradient through the reset, never that through b·s.
-    A decay or a coupling that leaves its range as it learns is read as the end of the range, see `sparsesnn.bounds`.
+    reset(v) is v·(1 - s) (zero) or v - θ·s (subtract; always with order sparch). The w carried from step to step does not
+    yet include the last step's spike. `detach_reset` cuts the gradient through the reset, never that through b·s. A decay
+    or a coupling that leaves its range in training is clamped to the range when read, see `sparsesnn.bounds`.
 
     Without spikes it is a damped oscillator, with an angular frequency of about √(q·a / (τ_v·τ_w)) per step. Source:
     Baronig et al. 2025 (symplectic is their SE-adLIF with w one step behind in the notation, explicit their EF-adLIF);
@@ -39,19 +39,19 @@ class AdLIF(Population):
     """
 
     rho: PerNeuron = option(0.98, "decay of the adaptation w per step, of AdLIF neurons", low=0, high=1)
-    a: PerNeuron = option(0.5, "how strongly the potential drives the adaptation of AdLIF neurons")
-    b: PerNeuron = option(1.0, "how strongly a spike drives the adaptation of AdLIF neurons")
+    a: PerNeuron = option(0.5, "coupling of the potential to the adaptation of AdLIF neurons")
+    b: PerNeuron = option(1.0, "coupling of a spike to the adaptation of AdLIF neurons")
     q: float = option(20.0, "scale of both drives of the adaptation of AdLIF neurons", low=0)
-    order: str = option("symplectic", "which values of a step the adaptation of AdLIF neurons reads", choices=ORDERS)
+    order: str = option("symplectic", "order of updates within a step of AdLIF neurons", choices=ORDERS)
     learn_rho: bool = option(False, "train rho")
     learn_a: bool = option(False, "train a")
     learn_b: bool = option(False, "train b")
     beta_range: Bounds = option(
-        (0.0, 1.0), "lowest and highest beta that AdLIF neurons read as it trains, such as 0.82, 0.96", low=0, high=1
+        (0.0, 1.0), "lowest and highest beta used by AdLIF neurons in training, such as 0.82, 0.96", low=0, high=1
     )
-    rho_range: Bounds = option((0.0, 1.0), "lowest and highest rho that AdLIF neurons read as it trains", low=0, high=1)
-    a_range: Bounds = option((0.0, 1.0), "lowest and highest a that AdLIF neurons read as it trains")
-    b_range: Bounds = option((0.0, 2.0), "lowest and highest b that AdLIF neurons read as it trains")
+    rho_range: Bounds = option((0.0, 1.0), "lowest and highest rho used by AdLIF neurons in training", low=0, high=1)
+    a_range: Bounds = option((0.0, 1.0), "lowest and highest a used by AdLIF neurons in training")
+    b_range: Bounds = option((0.0, 2.0), "lowest and highest b used by AdLIF neurons in training")
 
     letter: ClassVar[Tuple[str, str]] = ("a", "adaptive")  # noqa: UP006
     states: ClassVar[Tuple[str, ...]] = ("v", "w")  # noqa: UP006
@@ -82,7 +82,7 @@ class AdLIF(Population):
 
     @property
     def parameters(self) -> Tuple[Parameter, ...]:  # type: ignore[override]  # noqa: UP006
-        """What may be trained, each within its range."""
+        """The trainable parameters, each with its range."""
         names = ("beta", "rho", "a", "b")
         return (*(Parameter(name, *getattr(self, f"{name}_range")) for name in names), THRESHOLD)
 

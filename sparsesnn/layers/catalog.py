@@ -18,30 +18,30 @@ AnyPopulation = Union[Input, LI, Population]  # noqa: UP007  evaluated under Pyt
 
 
 def neuron_options() -> dict[str, Option]:
-    """The arguments of all spiking models, by name; one that several have means the same in all of them."""
+    """The arguments of all spiking models, by name; shared names mean the same in all of them."""
     models = [model for model in MODELS.values() if issubclass(model, Population)]
     return {name: known for model in models for name, known in options_of(model).items()}
 
 
 def model_letters() -> str:
-    """What the letters for neuron models in a network's text mean."""
+    """Explains the letters for neuron models in a network's text."""
     return ", ".join(
         f"{letter}: {model.letter[1]} ({model.__name__})" for letter, model in by_letter().items() if letter
     )
 
 
 def by_letter() -> dict[str, type[Population]]:
-    found: dict[str, type[Population]] = {}
+    models: dict[str, type[Population]] = {}
     for model in MODELS.values():
         if issubclass(model, Population):
-            found.setdefault(model.letter[0], model)
-    return found
+            models.setdefault(model.letter[0], model)
+    return models
 
 
 def described(population: AnyPopulation, where: str) -> AnyPopulation:
-    """A population as the engines run it, see `as_described`. Errors: `DescriptionError`, which begins with `where`."""
-    found: AnyPopulation = as_described(population, MODELS.values(), where, "neuron model")
-    return found
+    """A population in the form that engines run, see `as_described`. Errors: `DescriptionError`, which begins with `where`."""
+    result: AnyPopulation = as_described(population, MODELS.values(), where, "neuron model")
+    return result
 
 
 def population_to_dict(population: AnyPopulation) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Checks that the population descriptions share."""
+"""Checks shared by the population descriptions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     class PerNeuron:
-        """A field that is set to a number for the whole population or one per neuron, also of NumPy and PyTorch."""
+        """A field set to a number for the whole population or one per neuron, also as NumPy or PyTorch values."""
 
         def __get__(self, instance: Any, owner: Any = None) -> float | tuple[float, ...]: ...
         def __set__(self, instance: Any, value: float | ArrayLike) -> None: ...
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 else:  # evaluated under Python 3.8 by sparsesnn.poptorch
     #: a number for the whole population, or one per neuron
     PerNeuron = Union[float, Tuple[float, ...]]  # noqa: UP006, UP007
-    #: the same, or a text that stands for such numbers
+    #: the same, or a text for such numbers
     PerNeuronOrText = Union[float, Tuple[float, ...], str]  # noqa: UP006, UP007
 
 
-#: of a population: a slip of the pen is refused before memory is asked for, as for maps
+#: most neurons of a population: a typing error is refused before memory is allocated, as for maps
 MAX_NEURONS = 1 << 28
 
 
 def check_population(population: Any) -> None:
-    """Its size, and every argument as declared; lists have one number per neuron. Errors: `DescriptionError`.
+    """Checks the size, and every argument as declared; lists have one number per neuron. Errors: `DescriptionError`.
 
-    A population may leave its size (None) to a network, which knows what its synapses make.
+    A population may leave its size (None) to a network, which derives it from the synapses.
     """
     model, given = type(population).__name__, plain(population.n)
     n = whole(given)

@@ -14,7 +14,7 @@ from sparsesnn.layers.lif import Population
 from sparsesnn.options import option
 
 
-@documented(n="number of neurons; None: what convolutions or pooling in front of them make.")
+@documented(n="number of neurons; None: set by convolutions or pooling before them.")
 @dataclass(frozen=True)
 class CubaLIF(Population):
     """LIF with a synaptic current: i_syn[t] = α·i_syn[t-1] + i[t]; v[t] = ρ(v[t-1]) + gain·i_syn[t].

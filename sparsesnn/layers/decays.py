@@ -9,9 +9,9 @@ from sparsesnn.errors import DescriptionError
 
 
 def decays(tau_range: Sequence[float], n: int) -> tuple[float, ...]:
-    """exp(-1/τ) for `n` neurons whose time constants τ lie evenly, on a logarithmic scale, between two bounds.
+    """exp(-1/τ) for `n` neurons with time constants τ spaced evenly, on a logarithmic scale, between two bounds.
 
-    Many time scales in one population: `LIF(256, beta=decays((8, 120), 256), learn_beta=True)`.
+    Gives many time scales in one population: `LIF(256, beta=decays((8, 120), 256), learn_beta=True)`.
 
     Args:
         tau_range: lowest and highest time constant, in steps (τ in ms over dt in ms), above 0.

@@ -1,4 +1,4 @@
-"""What a neuron model declares of itself, for whoever runs it."""
+"""Declarations of a neuron model, for the engines that run it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Parameter(NamedTuple):
 
     Args:
         name: attribute of the description and of the layer's module, name in the C++ model.
-        low, high: the range that the network reads it in while it trains, see `sparsesnn.bounds`.
+        low, high: range to which training clamps it when the network reads it, see `sparsesnn.bounds`.
     """
 
     name: str
@@ -20,23 +20,23 @@ class Parameter(NamedTuple):
 
 
 def fires(population: Any) -> bool:
-    """Whether a population has neurons that fire; an input or a readout has none."""
+    """Whether a population's neurons fire; those of an input or a readout do not."""
     return any(q.name == THRESHOLD.name for q in getattr(population, "parameters", ()))
 
 
 def learnt(population: Any) -> Tuple[str, ...]:  # noqa: UP006
-    """Names of its neurons' parameters that are trained."""
+    """Names of its neurons' trained parameters."""
     names = (q.name for q in getattr(population, "parameters", ()))
     return tuple(name for name in names if getattr(population, f"learn_{name}", False))
 
 
 def n_learnt(population: Any) -> int:
-    """How many parameters of its neurons are trained."""
+    """Number of its neurons' trained parameters."""
     return len(learnt(population))
 
 
 def kept_states(population: Any) -> Tuple[str, ...]:  # noqa: UP006
-    """What a machine that differentiates step by step keeps of every step besides the first state; "i": the current."""
+    """Values of every step, besides the first state, kept by a machine that differentiates step by step; "i": the current."""
     read = {x for q in learnt(population) for x in population.reads.get(q, ())}
     return tuple(x for x in (*population.states[1:], "i") if x in read)
 

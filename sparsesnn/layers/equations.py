@@ -1,6 +1,6 @@
-"""What a neuron model's equations give, and what the models with a membrane potential share.
+"""Results of a neuron model's equations, and equations shared by models with a membrane potential.
 
-`step` of a model is arithmetic alone, so that it runs on NumPy arrays (the reference) and on PyTorch tensors (the dense
+`step` of a model uses only arithmetic, so that it runs on NumPy arrays (the reference) and on PyTorch tensors (the dense
 engine, whose autograd checks `pull`).
 """
 
@@ -10,14 +10,14 @@ from typing import Any, Dict, NamedTuple, Tuple  # noqa: UP035
 
 
 class Pulled(NamedTuple):
-    """Gradients of a loss by what `step` read, from its gradients by what `step` returned.
+    """Gradients of a loss with respect to the inputs of `step`, from its gradients with respect to the results.
 
     Args:
-        states: by the states before the step.
-        reset: by the spikes that the reset read.
-        spikes: by the spikes that anything else read.
-        current: by the input current.
-        parameters: by the parameters, one number per neuron and sample.
+        states: with respect to the states before the step.
+        reset: to the spikes as read by the reset.
+        spikes: to the spikes as read by everything else.
+        current: to the input current.
+        parameters: to the parameters, one number per neuron and sample.
     """
 
     states: Tuple[Any, ...]  # noqa: UP006  evaluated under Python 3.8 by sparsesnn.poptorch
@@ -28,7 +28,7 @@ class Pulled(NamedTuple):
 
 
 def rho(reset: str, beta: Any, theta: Any, v: Any, s: Any) -> Any:
-    """ρ(v): what decay and reset leave of the potential; `reset` is a name of `Population.reset_rule`."""
+    """ρ(v): the potential after decay and reset; `reset` is a name of `Population.reset_rule`."""
     if reset == "none":
         return beta * v
     if reset == "zero":

@@ -20,14 +20,14 @@ class Input:
     """`n` input neurons, for example 700 cochlea channels; they have no state.
 
     Args:
-        n: number of neurons; None: those of the shape.
+        n: number of neurons; None: that of the shape.
         shape: (height, width, channels) of maps, for convolutions and pooling: `Input(shape=(34, 34, 2))`; (length, channels)
             is kept as (1, length, channels).
-        channels_first: the neurons of a shape are in the order [channels, height, width], as in the data sets of cameras;
+        channels_first: the neurons of a shape are in the order [channels, height, width], as in camera data sets;
             False: [height, width, channels].
     """
 
-    n: int = None  # type: ignore[assignment]  # a number once the object is made
+    n: int = None  # type: ignore[assignment]  # a number once the object is created
     shape: Optional[GivenShape] = None  # noqa: UP045
     channels_first: bool = False
 

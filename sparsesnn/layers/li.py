@@ -14,15 +14,15 @@ from sparsesnn.layers.units import HasDecays
 from sparsesnn.options import option
 
 
-@documented(n="number of outputs; with a population code, k neurons a class, class by class.")
+@documented(n="number of outputs; with a population code, k neurons per class, class by class.")
 @dataclass(frozen=True)
 class LI(HasDecays):
     """Leaky integrator that never fires: v[t] = β·v[t-1] + gain·i[t]. Its potentials are the network's output.
 
-    A decay that leaves [0, 1] as it learns is read as 0 or 1, see `sparsesnn.bounds`.
+    A decay that leaves [0, 1] in training is read as 0 or 1, see `sparsesnn.bounds`.
     """
 
-    n: int = None  # type: ignore[assignment]  # a number once a network is made
+    n: int = None  # type: ignore[assignment]  # a number once a network is created
     beta: PerNeuron = option(0.95, "decay of the readout per step", low=0, high=1)
     bias: bool = option(False, "a trainable constant current per output")
     gain: float = option(1.0, "factor on the readout's input current")

@@ -22,36 +22,36 @@ ACTIVITIES = ("natural", "fixed")
 
 @dataclass(frozen=True)
 class Population(HasDecays):
-    """Every spiking population has a threshold, a reset and a surrogate derivative; neuron models add dynamics.
+    """A spiking population: a threshold, a reset and a surrogate derivative; neuron models add dynamics.
 
-    A parameter (`beta`, `threshold`, …) is one number for all neurons or one per neuron, and learns in that form. A decay
-    that leaves [0, 1] as it learns is read as 0 or 1; its gradient there: `sparsesnn.bounds`. With `reset_decays` a spike
-    leads to β·(v - θ·s), as in SpikingJelly, Sinabs and NIR; without it to β·v - θ·s, as in snnTorch.
+    A parameter (`beta`, `threshold`, …) is one number for all neurons or one per neuron, and is trained in that form. A
+    decay that leaves [0, 1] in training is read as 0 or 1; `sparsesnn.bounds` has its gradient there. With `reset_decays`
+    a spike leads to β·(v - θ·s), as in SpikingJelly, Sinabs and NIR; without it to β·v - θ·s, as in snnTorch.
     """
 
-    n: int = None  # type: ignore[assignment]  # a number once a network is made
+    n: int = None  # type: ignore[assignment]  # a number once a network is created
     beta: PerNeuron = option(0.95, "membrane decay per step", low=0, high=1)
     threshold: PerNeuron = option(1.0, "a neuron fires when v > threshold, strictly", above=0, high=3e38)
     grad_threshold: PerNeuronOrText = option(
         0.9,
-        "a neuron with v > grad_threshold is listed and receives a gradient; -inf: all neurons, as high as threshold: spikes only, "
-        "exact: all whose surrogate derivative is not 0. If neither the population nor anything before it learns, spikes only, even at -inf",
+        "a neuron with v > grad_threshold is listed and receives a gradient; -inf: all neurons, equal to threshold: spikes only, "
+        "exact: all with a nonzero surrogate derivative. If neither the population nor anything before it learns, spikes only, even at -inf",
         low=-math.inf,
         high=3e38,
         choices=("exact",),
     )
-    reset: str = option("subtract", "what a spike does to the state at the next step", choices=RESETS)
-    reset_decays: bool = option(False, "with reset 'subtract': decay after the subtraction, not before")
+    reset: str = option("subtract", "effect of a spike on the state at the next step", choices=RESETS)
+    reset_decays: bool = option(False, "with reset 'subtract': decay after the subtraction instead of before")
     detach_reset: bool = option(True, "no gradient through the reset; false adds its exact term at listed neurons")
-    surrogate: Surrogate = option(fast_sigmoid, "derivative that stands for that of the spike")
+    surrogate: Surrogate = option(fast_sigmoid, "derivative used in place of the spike's")
     recurrent: bool = option(False, "weights from the population to itself, delivered one step later")
     bias: bool = option(False, "a trainable constant current per neuron")
     gain: float = option(1.0, "factor on the input current")
     capacity: Optional[int] = option(  # noqa: UP045
-        None, "at most so many ids per list; what does not fit is dropped and counted; 0: no limit", low=1, none=0
+        None, "most ids per list; candidates that do not fit are dropped and counted; 0: no limit", low=1, none=0
     )
     activity: str = option(
-        "natural", "fixed: every list is filled to its capacity and sent on, for benchmarks", choices=ACTIVITIES
+        "natural", "fixed: every list is sent filled to its capacity, for benchmarks", choices=ACTIVITIES
     )
     learn_beta: bool = option(False, "train beta")
     learn_threshold: bool = option(False, "train threshold")
@@ -67,13 +67,13 @@ class Population(HasDecays):
             )
         if self.activity == "fixed" and self.capacity is None:
             raise DescriptionError(f"{model}: activity='fixed' fills lists to a capacity; set capacity")
-        _ = self.listed_above  # its errors
+        _ = self.listed_above  # raises its errors
 
     @property
     def listed_above(self) -> float | tuple[float, ...]:
         """`grad_threshold` in numbers, one for all neurons or one per neuron.
 
-        That of "exact" is the highest that leaves the gradient whole: below it σ' is 0. Rounding may list a neuron more, with σ' = 0.
+        "exact" is the highest value that keeps the gradient complete: below it σ' is 0. Rounding may list an extra neuron, with σ' = 0.
         """
         given: object = self.grad_threshold
         if given != "exact":
@@ -87,14 +87,14 @@ class Population(HasDecays):
             )
         if self.learn_threshold and not math.isinf(width):
             raise DescriptionError(
-                f"{type(self).__name__}: grad_threshold='exact' does not follow a threshold that learns; give "
+                f"{type(self).__name__}: grad_threshold='exact' does not follow a trained threshold; give "
                 "learn_threshold=False, or grad_threshold=-inf"
             )
         own = self.threshold if isinstance(self.threshold, tuple) else (self.threshold,)
         below = tuple(theta - width - 1e-6 * (theta + width) for theta in own)
         return below if isinstance(self.threshold, tuple) else below[0]
 
-    #: after a size in the text of a network, and what it means
+    #: letter after a size in the text of a network, and its meaning
     letter: ClassVar[Tuple[str, str]] = ("", "")  # noqa: UP006
     states: ClassVar[Tuple[str, ...]]  # noqa: UP006
     parameters: ClassVar[Tuple[Parameter, ...]]  # noqa: UP006
@@ -121,17 +121,17 @@ class Population(HasDecays):
             p: parameters by name, [] or [N].
             states: [B, N] each, before the step.
             reset: [B, N], the spikes of the step before, as the reset reads them (detached, or not).
-            s: [B, N], the same spikes for whatever else depends on them.
+            s: [B, N], the same spikes for everything else.
             i: [B, N], the input current.
         """
         raise NotImplementedError
 
     def pull(self, p: Mapping[str, Any], states: Sequence[Any], reset: Any, s: Any, i: Any, d: Sequence[Any]) -> Pulled:
-        """Gradients by the arguments of `step` from those by its results, `d`; by hand, for the reference."""
+        """Gradients of the arguments of `step` from those of its results, `d`; derived by hand, for the reference."""
         raise NotImplementedError
 
 
-@documented(n="number of neurons; None: what convolutions or pooling in front of them make.")
+@documented(n="number of neurons; None: set by convolutions or pooling before them.")
 @dataclass(frozen=True)
 class LIF(Population):
     """Leaky integrate-and-fire: v[t] = ρ(v[t-1]) + gain·i[t], with the reset inside ρ.

@@ -18,18 +18,18 @@ from sparsesnn.options import option
 @documented(n="number of neurons.")
 @dataclass(frozen=True)
 class Resonator(Population):
-    """A state (v, y) that turns and shrinks: the neuron answers to one frequency of its input.
+    """A state (v, y) that rotates and shrinks: the neuron responds to one frequency of its input.
 
         (v, y)[t] = β·R·(v[t-1] - θ·s[t-1], y[t-1]) + (gain·i[t], 0)
 
-    R turns by an angle ω per step, of which `turn` is the tangent of the half: tan(ω/2). A period takes 2π/ω steps. The
+    R rotates by an angle ω per step; `turn` is the tangent of half the angle, tan(ω/2). A period takes 2π/ω steps. The
     reset always subtracts, before the decay. Source: C-SiLIF of Fabre et al. 2025, u[t] = λ·(u[t-1] - s[t-1]/2) + b·i[t] with
     complex λ = β·exp(jω), where v = 2·Re u, y = 2·Im u, and the weights hold 2·b.
     """
 
     turn: PerNeuron = option(
         0.1,
-        "tan(ω/2) of the angle ω by which the state of Resonator neurons turns per step; 1: a quarter turn",
+        "tan(ω/2) for the angle ω by which the state of Resonator neurons rotates per step; 1: a quarter turn",
         low=0,
         high=1,
     )
@@ -77,7 +77,7 @@ class Resonator(Population):
 
 
 def _rotation(k: Any) -> tuple[Any, Any, Any]:
-    """1 / (1 + k²), cos ω and sin ω, of k = tan(ω/2)."""
+    """1 / (1 + k²), cos ω and sin ω, from k = tan(ω/2)."""
     inverse = 1 / (1 + k * k)
     half = k * inverse
     return inverse, inverse - k * half, half + half

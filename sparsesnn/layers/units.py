@@ -1,6 +1,6 @@
 """Decays per step from time constants in milliseconds, and back: decay = exp(-dt / τ).
 
-Python 3.8 reads this file, as the neuron models that use it.
+This file must work in Python 3.8, like the neuron models that use it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from sparsesnn.options import number, plain
 
 _Model = TypeVar("_Model", bound="HasDecays")
 
-#: the decay that each time constant stands for
+#: the decay for each time constant
 DECAYS = {"tau": "beta", "tau_syn": "alpha"}
 
 
 class HasDecays:
-    """A population that can be described by time constants."""
+    """A population that can be defined by time constants."""
 
-    #: of floats, of a step and of its adjoint, beyond a decay of each state: what a prediction of cycles adds
+    #: floating-point operations of a step and of its adjoint, beyond a decay of each state; for predictions of cycles
     operations: ClassVar[Tuple[int, int]] = (0, 0)  # noqa: UP006
-    #: by parameter, what its gradient reads of every step besides the first state: further states; "i": the current
+    #: by parameter, the values of every step, besides the first state, that its gradient reads: states; "i": the current
     reads: ClassVar[Mapping[str, Tuple[str, ...]]] = MappingProxyType({})  # noqa: UP006
 
     @classmethod
@@ -34,12 +34,12 @@ class HasDecays:
 
         Args:
             n: number of neurons.
-            tau: time constant of the membrane, above 0, inf: no decay; one number or one per neuron. It gives `beta`.
+            tau: time constant of the membrane, above 0, inf: no decay; one number or one per neuron. It sets `beta`.
             dt: width of a step, above 0: that of the data.
-            tau_syn: time constant of the synaptic current, for models with an `alpha`, which it gives.
+            tau_syn: time constant of the synaptic current, for models with an `alpha`, which it sets.
             arguments: all others of the model.
 
-        Errors: `DescriptionError` for times that are not allowed, and for decays that are given as well.
+        Errors: `DescriptionError` for invalid times, and for decays given in addition.
         """
         what, known = f"{cls.__name__}.from_ms", {f.name for f in fields(cls)}  # type: ignore[arg-type]
         for name, value in (("tau", tau), ("tau_syn", tau_syn)):
@@ -51,13 +51,13 @@ class HasDecays:
                     f"{what}: {name} is {value!r}, but {cls.__name__} has no {decay}; leave {name} out"
                 )
             if decay in arguments:
-                raise DescriptionError(f"{what}: got {name} and {decay}, which it gives; leave one of them out")
+                raise DescriptionError(f"{what}: got {name} and {decay}, which it sets; leave one of them out")
             arguments[decay] = decay_of(value, dt, what, name)
         return cls(n, **arguments)  # type: ignore[call-arg]
 
 
 def decay_of(tau: Any, dt: float, what: str = "decay_of", name: str = "tau") -> Any:
-    """exp(-dt / tau), of a number or of each number in a sequence.
+    """exp(-dt / tau), for a number or for each number in a sequence.
 
     Args:
         tau, dt: in the same unit.
@@ -73,7 +73,7 @@ def decay_of(tau: Any, dt: float, what: str = "decay_of", name: str = "tau") -> 
         raise DescriptionError(f"{what}: {name} is {tau!r}; give a time constant in milliseconds, above 0")
     if tau < dt / 20:
         warnings.warn(
-            f"{what}: {name} is {tau:g} ms, but a step is {dt:g} ms long: nothing is left of a state after one step. Time constants are "
+            f"{what}: {name} is {tau:g} ms, but a step is {dt:g} ms long: a state would decay to 0 in one step. Time constants are "
             "in milliseconds: multiply seconds by 1e3; or give a smaller dt",
             UserWarning,
             stacklevel=3,
@@ -89,14 +89,14 @@ def tau_of(decay: float, dt: float) -> float:
 
 
 def time_constants(population: Any, dt: float) -> Dict[str, Tuple[float, float]]:  # noqa: UP006
-    """For each decay of a population, `beta` and `alpha`, the lowest and the highest time constant, in the unit of `dt`."""
-    found = {}
+    """The lowest and highest time constant of each decay (`beta`, `alpha`) of a population, in the unit of `dt`."""
+    constants = {}
     for decay in DECAYS.values():
         values = getattr(population, decay, None)
         values = values if isinstance(values, tuple) else (values,)
         if values[0] is not None:
-            found[decay] = (tau_of(min(values), dt), tau_of(max(values), dt))
-    return found
+            constants[decay] = (tau_of(min(values), dt), tau_of(max(values), dt))
+    return constants
 
 
 def _is_number(x: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Kinds of synapses: one file each. A connection has one kind; parameters, initial weights, shards and plans ask it."""
+"""Kinds of synapses: one file each. A connection has one kind, which parameters, initial weights, shards and plans query."""
 
 from sparsesnn.synapses.base import Shape, Synapses, described_synapses, synapses_from_dict
 from sparsesnn.synapses.conv1d import Conv1d

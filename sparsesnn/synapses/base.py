@@ -1,4 +1,4 @@
-"""What every kind of synapses gives."""
+"""The interface of all kinds of synapses."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from sparsesnn.errors import DescriptionError
 from sparsesnn.subclasses import as_described
 from sparsesnn.wording import unknown
 
-#: of the weights of some receivers, in the order in which they are stored: where each receiver's begin, [n + 1], and
-#: the sender of each
+#: for the weights of some receivers, in storage order: the start of each receiver's weights, [n + 1], and the sender of
+#: each weight
 Columns = Tuple[np.ndarray, np.ndarray]  # noqa: UP006  evaluated under Python 3.8 by sparsesnn.poptorch
 #: height, width, channels
 Shape = Tuple[int, int, int]  # noqa: UP006
-#: the same as it may be given: (length, channels) is (1, length, channels)
+#: an accepted shape: (length, channels) means (1, length, channels)
 GivenShape = Union[Shape, Tuple[int, int]]  # noqa: UP006, UP007
 
 
 class InLists(NamedTuple):
-    """How a kind that reads spike lists goes through them: first they are pooled, then the engine delivers what is left.
+    """How a kind processes spike lists: first they are pooled, then the engine delivers the result.
 
     Args:
-        pools: kinds that make lists of lists, one behind the other.
-        kind: what reads the last of them: `Dense` or another matrix, or windows.
-        n_pre: neurons in these.
+        pools: kinds that turn lists into lists, in sequence.
+        kind: reader of the last lists: `Dense` or another matrix, or windows.
+        n_pre: neurons in those lists.
     """
 
     pools: Tuple[Any, ...]  # noqa: UP006  evaluated under Python 3.8 by sparsesnn.poptorch
@@ -40,22 +40,22 @@ class InLists(NamedTuple):
 class Synapses:
     """A kind of synapses between `n_pre` sending and `n_post` receiving neurons; see the files next to this one.
 
-    Every kind is a frozen dataclass; a kind is known under its class's name from the moment its class is made. Where a
-    method takes `begin` and `end`, it is about the receivers `begin` to `end - 1`: a shard, or all of them.
+    Every kind is a frozen dataclass; it is registered under its class's name when the class is defined. Arguments `begin` and
+    `end` of a method select the receivers `begin` to `end - 1`: a shard, or all of them.
 
-    Kinds that are no matrix have their product and its gradients twice: in NumPy for the reference (`add`, `pull`), in PyTorch
+    Kinds other than matrices have their product and its gradients twice: in NumPy for the reference (`add`, `pull`), in PyTorch
     for the dense engine (`product`, `product_grad`).
     """
 
     #: kinds by name
     kinds: ClassVar[Dict[str, Type[Synapses]]] = {}  # noqa: UP006  evaluated under Python 3.8 by sparsesnn.poptorch
-    #: the axis of the weight along which receiving neurons lie: the one that shards cut
+    #: the weight's axis of receiving neurons, along which shards cut it
     receiver_axis: ClassVar[int] = -1
-    #: whether the weights, spread out where `columns` says so, are a matrix [n_pre, n_post]
+    #: whether the weights, expanded by `columns` if needed, are a matrix [n_pre, n_post]
     is_matrix: ClassVar[bool] = True
 
     def __init_subclass__(cls, shared: bool = False) -> None:
-        """`shared`: what several kinds extend, and no kind itself."""
+        """`shared`: a base of several kinds, not a kind itself."""
         if shared or (not _is_ours(cls) and any(_is_ours(k) for k in Synapses.kinds.values() if issubclass(cls, k))):
             return
         known = Synapses.kinds.get(cls.__name__)
@@ -64,26 +64,26 @@ class Synapses:
         Synapses.kinds[cls.__name__] = cls
 
     def bound(self, shape: Optional[Shape], channels_first: bool = False) -> Synapses:  # noqa: UP045
-        """The same for a sender of a shape; most kinds do not ask.
+        """The same kind for a sender of a shape; most kinds do not depend on it.
 
         Args:
-            shape: of the sender, None if it has none.
+            shape: of the sender; None if it has none.
             channels_first: neurons of the sender are in the order [channels, height, width].
 
-        Errors: `DescriptionError` for a shape that the kind cannot read.
+        Errors: `DescriptionError` for an unsupported shape.
         """
         return self
 
     @property
     def post_shape(self) -> Optional[Shape]:  # noqa: UP045
-        """The shape of the receiver; None of a kind that does not say."""
+        """The shape of the receiver; None if the kind does not define it."""
         return None
 
     def check(self, where: str, n_pre: int, n_post: int) -> None:
         """`DescriptionError`, which begins with `where`, if the kind does not fit populations of these sizes."""
 
     def weight_shape(self, n_pre: int, n_post: int) -> tuple[int, ...]:
-        """Shape of the weight of all receivers; (0,) where the kind has none."""
+        """Shape of the weight of all receivers; (0,) if the kind has none."""
         raise NotImplementedError
 
     def fan_in(self, n_pre: int, n_post: int) -> int:
@@ -91,62 +91,62 @@ class Synapses:
         raise NotImplementedError
 
     def cut(self, n_pre: int, n_post: int, begin: int, end: int) -> tuple[int, int]:
-        """First and last + 1 along `receiver_axis` of the weights of some receivers."""
+        """Range along `receiver_axis` of the weights of some receivers."""
         return begin, end
 
     def columns(self, n_pre: int, n_post: int, begin: int, end: int) -> Columns | None:
-        """The synapses of some receivers, where not every sender has one; None: the weight is [n_pre, n]."""
+        """The synapses of some receivers, if not every sender has one; None: the weight is [n_pre, n]."""
         return None
 
     def is_compressed(self, n_pre: int, n_post: int) -> bool:
-        """Whether the CPU engine reads compressed rows; else it reads a matrix."""
+        """Whether the CPU engine reads compressed rows instead of a matrix."""
         return False
 
     def in_lists(self, n_pre: int) -> InLists | None:
-        """How the CPU engine goes through lists of `n_pre` neurons; None: it does not."""
+        """How the CPU engine processes lists of `n_pre` neurons; None: it does not."""
         return InLists((), self, n_pre) if self.is_matrix else None
 
     def window_shape(self) -> dict[str, Any] | None:
-        """Of a convolution, what `_core.Windows` is made from; None of another kind."""
+        """For a convolution, the arguments of `_core.Windows`; None for another kind."""
         return None
 
     def n_read(self, n_pre: int, n_post: int) -> int:
-        """Weights of one receiver that the CPU engine keeps in a tile."""
+        """Number of weights per receiver in a tile of the CPU engine."""
         return self.fan_in(n_pre, n_post) if self.is_compressed(n_pre, n_post) else n_pre
 
     def n_weights(self, n_pre: int, n_post: int, begin: int = 0, end: int | None = None) -> int:
-        """Weights of some receivers."""
+        """Number of weights of some receivers."""
         shape = list(self.weight_shape(n_pre, n_post))
         low, high = self.cut(n_pre, n_post, begin, n_post if end is None else end)
         shape[self.receiver_axis] = high - low
         return math.prod(shape)
 
     def n_products(self, n_pre: int, n_post: int) -> int:
-        """Multiply-adds of a step in which every sender fires."""
+        """Multiply-adds of a step in which all senders fire."""
         return self.n_weights(n_pre, n_post)
 
     def widest(self, n_pre: int, n_post: int) -> int:
-        """Numbers per sample and step of the largest array that `product` makes or reads."""
+        """Numbers per sample and step in the largest array of `product`."""
         return max(n_pre, n_post)
 
     def add(self, i: Any, spikes: Any, weight: Any) -> None:
-        """NumPy: adds to the currents `i` [B, n_post] what `spikes` [B, n_pre] bring."""
+        """NumPy: adds the contributions of `spikes` [B, n_pre] to the currents `i` [B, n_post]."""
         raise NotImplementedError
 
     def pull(self, spikes: Any, weight: Any, d: Any) -> tuple[Any, Any]:
-        """NumPy: gradients by spikes [T, B, n_pre] and weight, from `d` [T, B, n_post]."""
+        """NumPy: gradients of spikes [T, B, n_pre] and weight, from `d` [T, B, n_post]."""
         raise NotImplementedError
 
     def product(self, spikes: Any, weight: Any) -> Any:
-        """PyTorch: the currents [rows, n_post] of spikes [rows, n_pre]."""
+        """PyTorch: the currents [rows, n_post] from spikes [rows, n_pre]."""
         return spikes @ weight
 
     def product_grad(self, spikes: Any, weight: Any, d: Any, needs: tuple[bool, bool]) -> tuple[Any, Any]:
-        """PyTorch: gradients of `product` by spikes and weight, None where `needs` says so."""
+        """PyTorch: gradients of `product` for spikes and weight, None for those that `needs` excludes."""
         return d @ weight.t() if needs[0] else None, spikes.t() @ d if needs[1] else None
 
     def fan_out(self, weight: Any, d: Any) -> Any:
-        """PyTorch: for each sender the sum of `d` [n_post] over the synapses whose weight is not zero; with ones, their number."""
+        """PyTorch: the sum of `d` [n_post] over each sender's synapses with nonzero weight; with ones, their number."""
         return (weight != 0).to(d.dtype) @ d
 
     def to_dict(self) -> dict[str, Any]:
@@ -159,21 +159,21 @@ def _is_ours(kind: Type[Synapses]) -> bool:  # noqa: UP006
 
 
 def as_known_kind(synapses: Synapses, where: str) -> Synapses:
-    """Synapses without a subclass of one of the kinds here, see `as_described`; a new kind extends `Synapses` itself."""
+    """Synapses with subclasses of our kinds resolved, see `as_described`; a new kind extends `Synapses` itself."""
     if _is_ours(type(synapses)):
         return synapses
     ours = [kind for kind in Synapses.kinds.values() if _is_ours(kind)]
     if not isinstance(synapses, tuple(ours)):
         return synapses
-    found: Synapses = as_described(synapses, ours, where, "kind of synapses")
-    return found
+    result: Synapses = as_described(synapses, ours, where, "kind of synapses")
+    return result
 
 
 def described_synapses(synapses: Synapses, where: str) -> Synapses:
-    """The synapses of a connection as the engines run them.
+    """The synapses of a connection in the form that engines run.
 
     Errors: `DescriptionError`, which begins with `where`, for a subclass of another kind with its own methods, and for a matrix with its
-    own product: the engines multiply by matrices themselves.
+    own product, because engines multiply by matrices themselves.
     """
     synapses = as_known_kind(synapses, where)
     kind = type(synapses)
@@ -206,11 +206,11 @@ def synapses_from_dict(data: Any) -> Synapses:
 
 
 def check_matrices(connections: Iterable[Any], who: str) -> None:
-    """`DescriptionError` where a connection has synapses that are no matrix, which `who` does not have."""
+    """`DescriptionError` if a connection's synapses are not a matrix, because `who` does not support them."""
     for c in connections:
         if not c.synapses.is_matrix:
             allowed = ", ".join(sorted(name for name, kind in Synapses.kinds.items() if kind.is_matrix))
             raise DescriptionError(
-                f"connection {c.name}: its synapses are {type(c.synapses).__name__}, which {who} does not have; allowed: "
-                f"{allowed}; change them; the backend 'dense' has all kinds between populations"
+                f"connection {c.name}: its synapses are {type(c.synapses).__name__}, which {who} does not support; allowed: "
+                f"{allowed}; change them; the backend 'dense' supports all kinds between populations"
             )

@@ -16,12 +16,12 @@ class Conv1d(Conv2d):
 
         i[x, :] += Σ_{dx} Σ_{c fired at x·stride - padding + dx·dilation} weight[0, dx, c, :]
 
-    The axis is that of the neurons, such as frequencies of a cochlea, never time.
+    The axis is one of neurons, such as frequencies of a cochlea, never time.
 
     Args:
         channels: of the receiver.
-        kernel, stride, padding, dilation: as of `torch.nn.Conv1d`, one number each.
-        groups, shape, channels_first: as of `Conv2d`; the shape is (1, length, channels).
+        kernel, stride, padding, dilation: as in `torch.nn.Conv1d`, one number each.
+        groups, shape, channels_first: as in `Conv2d`; the shape is (1, length, channels).
     """
 
     def __post_init__(self) -> None:
@@ -37,6 +37,6 @@ class Conv1d(Conv2d):
     def check_shape(self) -> None:
         if self.pre_shape[0] != 1:
             raise DescriptionError(
-                f"{self}: reads maps of shape (length, channels), the sender has {self.pre_shape}; use Conv2d"
+                f"{self}: reads maps of shape (length, channels), but the sender has {self.pre_shape}; use Conv2d"
             )
         super().check_shape()

@@ -21,14 +21,14 @@ class Conv2d(OnMaps):
 
         i[y, x, :] += Σ_{dy, dx} Σ_{c fired at (y·stride - padding + dy·dilation, x·stride - padding + dx·dilation)} weight[dy, dx, c, :]
 
-    So a spike adds one row of `channels` numbers for each place whose window it lies in.
+    So a spike adds one row of `channels` numbers for each place whose window contains it.
 
     Args:
         channels: of the receiver.
-        kernel, stride, padding, dilation: as of `torch.nn.Conv2d`; one number, or one each for height and width.
-        groups: channels are split into so many, each of which reads its part of the sender's; as many as the sender has
+        kernel, stride, padding, dilation: as in `torch.nn.Conv2d`; one number, or one each for height and width.
+        groups: number of groups of channels, each of which reads its part of the sender's; equal to the sender's number of
             channels: depthwise.
-        shape, channels_first: of the sender; a network fills them in.
+        shape, channels_first: of the sender; set by a network.
     """
 
     channels: int
@@ -48,7 +48,7 @@ class Conv2d(OnMaps):
         for what, n in (("channels", self.channels), ("the sender's channels", before)):
             if n % self.groups:
                 raise DescriptionError(
-                    f"Conv2d: groups is {self.groups}, and {what} are {n}; groups must divide both numbers of channels"
+                    f"Conv2d: groups is {self.groups}, but {what} are {n}; groups must divide both numbers of channels"
                 )
 
     def windows(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]:
@@ -97,7 +97,7 @@ class Conv2d(OnMaps):
         return self.flat(d_maps).reshape(spikes.shape), d_weight
 
     def _groups(self) -> list[tuple[slice, slice]]:
-        """Channels before and after, of each group."""
+        """Channels before and after, for each group."""
         n, m = self.pre_shape[2] // self.groups, self.channels // self.groups
         return [(slice(g * n, g * n + n), slice(g * m, g * m + m)) for g in range(self.groups)]
 
@@ -105,7 +105,7 @@ class Conv2d(OnMaps):
         from torch.nn import functional
 
         _, stride, padding, dilation = self.windows()
-        filters = weight.permute(3, 2, 0, 1).contiguous()  # some shapes have no gradient otherwise
+        filters = weight.permute(3, 2, 0, 1).contiguous()  # without this some shapes have no gradient
         made = functional.conv2d(self.images(spikes), filters, None, stride, padding, dilation, self.groups)
         return made.permute(0, 2, 3, 1).reshape(spikes.shape[0], math.prod(self.post_shape))
 

@@ -37,13 +37,13 @@ class Dense(Synapses):
 
 
 def check_dense(connections: Iterable[Any], who: str) -> None:
-    """`DescriptionError` where a connection has synapses of another kind or axonal delays, which `who` does not have."""
+    """`DescriptionError` if a connection has another kind of synapses or axonal delays, which `who` does not support."""
     for c in connections:
         if c.axonal:
             raise DescriptionError(
-                f"{c.name}: it has axonal delays, which {who} does not have; use one delay, or backend 'cpu'"
+                f"{c.name}: it has axonal delays, which {who} does not support; use one delay, or backend 'cpu'"
             )
         if not isinstance(c.synapses, Dense):
             raise DescriptionError(
-                f"{c.name}: its synapses are {type(c.synapses).__name__}, which {who} does not have; use Dense, or another backend"
+                f"{c.name}: its synapses are {type(c.synapses).__name__}, which {who} does not support; use Dense, or another backend"
             )

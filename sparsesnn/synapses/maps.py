@@ -1,8 +1,8 @@
-"""What the kinds share that read maps: populations whose neurons have a place, [height, width, channels].
+"""Base of the kinds that read maps: populations whose neurons have a place, [height, width, channels].
 
 The neuron of channel c at row y and column x is number (y·width + x)·channels + c: channels last, so that all channels of a
-place lie next to each other, and a spike adds short rows. An `Input` may have its channels first, as the data sets of cameras
-have them: number (c·height + y)·width + x.
+place lie next to each other, and a spike adds short rows. An `Input` may have its channels first, as in camera data sets:
+number (c·height + y)·width + x.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from sparsesnn.synapses.base import GivenShape, Shape, Synapses
 
 #: one number, or one for the height and one for the width
 Sides = Union[int, Tuple[int, int]]  # noqa: UP006, UP007  evaluated under Python 3.8 by sparsesnn.poptorch
-#: of a layer's maps, and of its weights: a slip of the pen is refused before memory is asked for
+#: most elements of a layer's maps, and of its weights: a typing error is refused before memory is allocated
 MOST_ELEMENTS = 1 << 28
 
 
 class OnMaps(Synapses, shared=True):
-    """Synapses from maps of a shape to maps; see `Conv2d` and `Pool`, which have these fields."""
+    """Synapses from maps to maps; `Conv2d` and `Pool` explain these fields."""
 
     is_matrix: ClassVar[bool] = False
-    shape: Optional[GivenShape]  # noqa: UP045  with height once the object is made
+    shape: Optional[GivenShape]  # noqa: UP045  with height once the object is created
     channels_first: bool
 
     def windows(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]:
-        """Kernel, stride, padding and dilation, each of the height and of the width."""
+        """Kernel, stride, padding and dilation, each for height and width."""
         raise NotImplementedError
 
     @property
@@ -44,7 +44,7 @@ class OnMaps(Synapses, shared=True):
         if shape is None and self.shape is None:
             raise DescriptionError(
                 f"{kind}: reads maps, but its sender has no shape; give Input(shape=(height, width, channels)), or put it "
-                "behind a convolution or pooling"
+                "after a convolution or pooling"
             )
         if shape is not None and self.shape not in (None, shape):
             raise DescriptionError(
@@ -56,11 +56,11 @@ class OnMaps(Synapses, shared=True):
         return made
 
     def check_shape(self) -> None:
-        """`DescriptionError` where nothing is left of the maps, or too much."""
+        """`DescriptionError` if the resulting maps are empty or too large."""
         made = self.post_shape
         if min(made) < 1:
             raise DescriptionError(
-                f"{self}: nothing is left of maps of {self.pre_shape}; use a smaller kernel or fewer pools, or pad"
+                f"{self}: maps of {self.pre_shape} become empty; use a smaller kernel or fewer pools, or pad"
             )
         n_weights = math.prod(self.weight_shape(self.n_pre, math.prod(made)))
         if max(math.prod(made), n_weights) > MOST_ELEMENTS:
@@ -70,15 +70,15 @@ class OnMaps(Synapses, shared=True):
 
     @property
     def pre_shape(self) -> Shape:
-        """Of the sender. Errors: `DescriptionError` before a network, or `bound`, has told it."""
+        """The sender's shape. Errors: `DescriptionError` before a network or `bound` has set it."""
         if self.shape is None:
             raise DescriptionError(f"{self}: does not know its sender's shape; put it into a Network, or give shape")
-        assert len(self.shape) == 3, "made so with the object"
+        assert len(self.shape) == 3, "completed by __post_init__"
         return self.shape
 
     @property
     def n_pre(self) -> int:
-        """Neurons of the sender."""
+        """Number of the sender's neurons."""
         return math.prod(self.pre_shape)
 
     @property
@@ -90,7 +90,7 @@ class OnMaps(Synapses, shared=True):
         return height, width, self.n_channels
 
     def cut(self, n_pre: int, n_post: int, begin: int, end: int) -> tuple[int, int]:
-        """All of whole populations, or none: places share their weights."""
+        """All weights for a whole population, else none: places share their weights."""
         n = self.weight_shape(n_pre, n_post)[-1]
         return n if begin else 0, n if end else 0
 
@@ -107,26 +107,26 @@ class OnMaps(Synapses, shared=True):
     # ---- NumPy -------------------------------------------------------------------------------------------------
 
     def maps(self, spikes: Any, outside: float = 0) -> Any:
-        """Spikes [R, n_pre] as [R, height, width, channels], with its padding around them."""
+        """Spikes [R, n_pre] as [R, height, width, channels], with padding around them."""
         height, width, channels = self.pre_shape
         (up, left) = self.windows()[2]
         n = math.prod(spikes.shape[:-1])
-        found = (
+        result = (
             spikes.reshape(n, channels, height, width).transpose(0, 2, 3, 1)
             if self.channels_first
             else spikes.reshape(n, height, width, channels)
         )
-        return np.pad(found, ((0, 0), (up, up), (left, left), (0, 0)), constant_values=outside)
+        return np.pad(result, ((0, 0), (up, up), (left, left), (0, 0)), constant_values=outside)
 
     def flat(self, maps: Any) -> Any:
-        """The inverse of `maps`: cuts the padding off."""
+        """The inverse of `maps`: removes the padding."""
         height, width, _ = self.pre_shape
         (up, left) = self.windows()[2]
-        found = maps[:, up : up + height, left : left + width]
-        return (found.transpose(0, 3, 1, 2) if self.channels_first else found).reshape(len(maps), self.n_pre)
+        result = maps[:, up : up + height, left : left + width]
+        return (result.transpose(0, 3, 1, 2) if self.channels_first else result).reshape(len(maps), self.n_pre)
 
     def taps(self) -> list[tuple[int, int, tuple[Any, ...]]]:
-        """Each place of the window, row and column, and what it reads of `maps`, for all places of the receiver."""
+        """Each position in the window, row and column, and the slices of `maps` that it reads for all places of the receiver."""
         kernel, stride, _, dilation = self.windows()
         height, width, _ = self.post_shape
         return [
@@ -148,12 +148,14 @@ class OnMaps(Synapses, shared=True):
     def images(self, spikes: Any) -> Any:
         """Spikes [R, n_pre] as [R, channels, height, width], the same memory."""
         height, width, channels = self.pre_shape
-        if self.channels_first or channels == 1:  # a permuted view of one channel is taken for another order by oneDNN
+        if (
+            self.channels_first or channels == 1
+        ):  # oneDNN would mistake a permuted view of one channel for another order
             return spikes.reshape(spikes.shape[0], channels, height, width)
         return spikes.reshape(spikes.shape[0], height, width, channels).permute(0, 3, 1, 2)
 
     def received(self, rows: Any) -> Any:
-        """What the receiver gets, [.., n_post], as maps [R, height, width, channels]; NumPy's or PyTorch's."""
+        """The receiver's values [.., n_post] as maps [R, height, width, channels]; NumPy or PyTorch."""
         return rows.reshape(math.prod(rows.shape[:-1]), *self.post_shape)
 
     def rows(self, images: Any) -> Any:
@@ -167,7 +169,7 @@ def sides(value: Sides) -> tuple[int, int]:
 
 
 def check_sides(kind: Any, **least: int) -> None:
-    """The fields of a kind that are whole numbers, or one for each side. Errors: `DescriptionError`."""
+    """Checks a kind's fields that are whole numbers, or one for each side. Errors: `DescriptionError`."""
     for name, low in least.items():
         value = plain(getattr(kind, name))
         value = tuple(value) if isinstance(value, list) else value

@@ -22,14 +22,14 @@ REDUCTIONS = ("sum", "average", "max")
 class Pool(OnMaps):
     """Windows over each channel, without weights: their sum, average, or maximum (of spikes: whether any fired).
 
-    What is left over at the lower and the right edge is cut. The gradient of a maximum goes to the first neuron of the window,
-    row by row, that has it.
+    Incomplete windows at the lower and right edge are dropped. The gradient of a maximum goes to the first neuron of the
+    window, row by row, that has it.
 
     Args:
         reduction: "sum", "average" or "max".
         size: of the window; one number, or one each for height and width.
         stride: None: `size`, so that windows do not overlap.
-        shape, channels_first: of the sender; a network fills them in.
+        shape, channels_first: of the sender; set by a network.
     """
 
     reduction: str
@@ -46,7 +46,7 @@ class Pool(OnMaps):
         object.__setattr__(self, "shape", check_shape("Pool", self.shape))
 
     def windows(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]:
-        assert self.stride is not None, "made with the object"
+        assert self.stride is not None, "set by __post_init__"
         return sides(self.size), sides(self.stride), (0, 0), (1, 1)
 
     @property
@@ -61,12 +61,12 @@ class Pool(OnMaps):
         return height * width
 
     def in_lists(self, n_pre: int) -> InLists | None:
-        """Pooled, each neuron hears its window alone."""
+        """After pooling, each neuron receives its own window."""
         shape = self.post_shape
         return InLists((self,), Conv2d(shape[2], 1, groups=shape[2], shape=shape), math.prod(shape))
 
     def list_arguments(self) -> dict[str, Any]:
-        """What `_core.pooled` takes."""
+        """The arguments of `_core.pooled`."""
         size, stride, _, _ = self.windows()
         return {
             "shape": self.pre_shape,
@@ -79,7 +79,7 @@ class Pool(OnMaps):
 
     @property
     def share(self) -> float:
-        """By which a sum is multiplied."""
+        """The factor on a sum."""
         return 1 / self.fan_in(0, 0) if self.reduction == "average" else 1.0
 
     def add(self, i: Any, spikes: Any, weight: Any) -> None:

@@ -1,4 +1,4 @@
-"""Several kinds of synapses, one behind the other."""
+"""Several kinds of synapses in sequence."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sparsesnn.synapses.base import InLists, Shape, Synapses, as_known_kind, syn
 @named
 @dataclass(frozen=True)
 class Series(Synapses):
-    """What the first makes of the spikes is read by the second, and so on, without neurons between them.
+    """Each member reads the result of the one before, without neurons between them; the first reads the spikes.
 
     `Series((Pool("max", 2), Conv2d(64, 5)))` pools spikes and convolves the result; `Series((Conv2d(64, 5), Pool("max", 2)))`
-    pools currents, as "convolution, pooling, Leaky" of snnTorch does.
+    pools currents, like "convolution, pooling, Leaky" in snnTorch.
 
     Args:
-        members: kinds that read maps; the last may be any kind. At most one has weights: they are the connection's.
+        members: kinds that read maps; the last may be any kind. At most one has weights, which are the connection's.
     """
 
     is_matrix: ClassVar[bool] = False
@@ -41,7 +41,7 @@ class Series(Synapses):
         for member in members[:-1]:
             if not hasattr(member, "shape"):
                 raise DescriptionError(
-                    f"Series: {member} is not the last member; it makes no maps that the next could read; put it last"
+                    f"Series: {member} is not the last member, but makes no maps for the next one; put it last"
                 )
 
     def bound(self, shape: Optional[Shape], channels_first: bool = False) -> Synapses:  # noqa: UP045
@@ -63,7 +63,7 @@ class Series(Synapses):
         return {"kind": "Series", "members": [member.to_dict() for member in self.members]}
 
     def _pairs(self, n_post: int) -> list[tuple[Synapses, tuple[int, int]]]:
-        """Each member with the neurons before and after it."""
+        """Each member with the numbers of neurons before and after it."""
         first = getattr(self.members[0], "shape", None)
         if first is None:
             raise DescriptionError(f"{self}: does not know its sender's shape; put it into a Network")
@@ -72,7 +72,7 @@ class Series(Synapses):
         return [*zip(self.members, ends)]  # noqa: B905
 
     def _weighted(self, n_post: int) -> tuple[Synapses, tuple[int, int]]:
-        """The member with weights, and its neurons; without one the last."""
+        """The member with weights, or else the last, with its numbers of neurons."""
         pairs = self._pairs(n_post)
         return next((pair for pair in pairs if math.prod(pair[0].weight_shape(*pair[1]))), pairs[-1])
 
@@ -89,19 +89,19 @@ class Series(Synapses):
         return n if begin else 0, n if end else 0
 
     def in_lists(self, n_pre: int) -> InLists | None:
-        """Pools of spikes, and one kind that reads what they make."""
+        """Pools of spikes, and one kind that reads their result."""
         pools: tuple[Any, ...] = ()
         for member in self.members[:-1]:
-            found = member.in_lists(n_pre)
-            if found is None or not found.pools:
+            lists = member.in_lists(n_pre)
+            if lists is None or not lists.pools:
                 return None
-            pools, n_pre = pools + found.pools, found.n_pre
+            pools, n_pre = pools + lists.pools, lists.n_pre
         last = self.members[-1].in_lists(n_pre)
         return last and InLists(pools + last.pools, last.kind, last.n_pre)
 
     def n_read(self, n_pre: int, n_post: int) -> int:
-        found = self.in_lists(n_pre)
-        return found.kind.n_read(found.n_pre, n_post) if found else n_pre
+        lists = self.in_lists(n_pre)
+        return lists.kind.n_read(lists.n_pre, n_post) if lists else n_pre
 
     def n_products(self, n_pre: int, n_post: int) -> int:
         return sum(member.n_products(*ends) for member, ends in self._pairs(n_post))
@@ -121,7 +121,7 @@ class Series(Synapses):
         return d, d_weight
 
     def _read(self, spikes: Any, weight: Any, dtype: Any) -> list[Any]:
-        """What each member reads, [rows, neurons]."""
+        """The input of each member, [rows, neurons]."""
         read = [spikes]
         for member in self.members[:-1]:
             made = np.zeros((len(spikes), math.prod(member.post_shape or ())), dtype)
@@ -147,8 +147,8 @@ class Series(Synapses):
         owner, d_weight = self._weighted(d.shape[-1])[0], None
         for k, member in reversed(list(enumerate(self.members))):
             owns = member is owner and needs[1]
-            d, found = member.product_grad(read[k], weight, d, (k > 0 or needs[0], owns))
-            d_weight = found if owns else d_weight
+            d, gradient = member.product_grad(read[k], weight, d, (k > 0 or needs[0], owns))
+            d_weight = gradient if owns else d_weight
             if d_weight is not None and not needs[0]:
                 return None, d_weight
         return d, d_weight

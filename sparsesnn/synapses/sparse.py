@@ -1,4 +1,4 @@
-"""Fixed sparse synapses: weights at some pairs of neurons, drawn once or given."""
+"""Fixed sparse synapses: weights for some pairs of neurons, drawn once or given."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sparsesnn.errors import DescriptionError
 from sparsesnn.options import plain
 from sparsesnn.synapses.base import Columns, Synapses
 
-#: receivers that are drawn at a time: a shard draws those blocks that it needs
+#: receivers drawn at a time: a shard draws only the blocks that it needs
 BLOCK = 64
-#: from this density on the CPU engine adds whole rows with zeros: vectors do that faster than single additions
+#: least density at which the CPU engine adds whole rows with zeros: vectors are faster than single additions
 DENSEST = 1 / 80
-#: above so many pairs of neurons it does not, to save memory
+#: with more pairs of neurons it does not, to save memory
 MOST_PAIRS = 2**26
 
 
@@ -28,13 +28,13 @@ class Sparse(Synapses):
     i[n] += Σ_{m that fired, m → n exists} weight[m → n]
 
     Args:
-        density: share of the senders that each receiver hears, above 0, at most 1; every receiver hears the same number,
-            at least one. Which ones follows from (seed, sizes of the populations).
-        mask: in place of density, which pairs exist: an array or tensor [n_pre, n_post] of 0 and 1, sparse ones too, or for each sender the ids of
-            its receivers, ascending.
+        density: share of the senders connected to each receiver, above 0, at most 1; every receiver has the same number, at
+            least one. The choice follows from (seed, sizes of the populations).
+        mask: existing pairs, instead of density: an array or tensor [n_pre, n_post] of 0 and 1, sparse ones too, or for each
+            sender the ids of its receivers, ascending.
         seed: of the draw. Connections between populations of the same sizes need different seeds to differ.
 
-    Training changes the weights of existing synapses; others are never made. Errors: `DescriptionError`.
+    Training changes the weights of existing synapses and never adds any. Errors: `DescriptionError`.
     """
 
     density: float = 0.1
@@ -67,7 +67,7 @@ class Sparse(Synapses):
         return (sum(len(row) for row in self.mask),)
 
     def fan_in(self, n_pre: int, n_post: int) -> int:
-        """Of a mask the mean, rounded up."""
+        """For a mask, the mean, rounded up."""
         if self.mask is None:
             return max(1, round(self.density * n_pre))
         return max(1, -(-sum(len(row) for row in self.mask) // n_post))
@@ -97,9 +97,9 @@ class Sparse(Synapses):
         return self.fan_in(n_pre, n_post) < DENSEST * n_pre or n_pre * n_post > MOST_PAIRS
 
     def _drawn(self, n_pre: int, k: int, block: int) -> np.ndarray:
-        """int32[BLOCK, k]: k different senders for each receiver of a block, all choices being equally likely.
+        """int32[BLOCK, k]: k different senders for each receiver of a block, with all choices equally likely.
 
-        Few: numbers that are there twice are drawn again. Many: the k smallest of random numbers, one a sender.
+        For few, duplicates are drawn again. For many, the senders with the k smallest of random numbers, one per sender.
         """
         source = np.random.PCG64(np.random.SeedSequence([self.seed, n_pre, k, block]))
         if 4 * k > n_pre:
