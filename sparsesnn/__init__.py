@@ -1,7 +1,7 @@
-"""Spiking neural networks, trained at a cost proportional to the spikes that happen.
+"""Spiking neural networks, trained at a cost proportional to the number of spikes.
 
 A `Network` describes populations and connections, `Model` runs and trains it as a `torch.nn.Module`, a `SpikeBatch`
-is what goes in. Data sets are in `sparsesnn.datasets`, losses in `sparsesnn.loss`; the command line is `sparsesnn --help`.
+is its input. Data sets are in `sparsesnn.datasets`, losses in `sparsesnn.loss`; the command line is `sparsesnn --help`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if sys.version_info >= (3, 10):  # noqa: UP036
         if error.name != "sparsesnn._core":
             raise
         _missing = (
-            f"needs the compiled engine (sparsesnn._core), which {__path__[0]} does not have; without it sparsesnn describes "
+            f"needs the compiled engine (sparsesnn._core), which {__path__[0]} does not have; without it sparsesnn only describes "
             "and plans networks. In the source tree run: pip install -e . (or ./dev test), which builds it; if sparsesnn is "
             "installed already, this folder hides the installation: start Python from another directory"
         )
@@ -43,8 +43,8 @@ if sys.version_info >= (3, 10):  # noqa: UP036
         from sparsesnn.spikes import SpikeBatch
 else:  # PopTorch's Python 3.8
     _missing = (
-        f"needs Python 3.10 and torch 2.6; this is Python {sys.version.split()[0]}, where sparsesnn describes networks and "
-        "trains them by sparsesnn.poptorch"
+        f"needs Python 3.10 and torch 2.6; this is Python {sys.version.split()[0]}, where sparsesnn only describes networks and "
+        "trains them through sparsesnn.poptorch"
     )
 
 
@@ -116,7 +116,7 @@ if TYPE_CHECKING:
     from sparsesnn import traces as traces
     from sparsesnn import train as train
 else:
-    #: modules that are imported when they are first used
+    #: modules imported on first use
     _modules = (
         *("bench", "config", "datasets", "dense", "host", "init", "integers", "ipu", "layers", "loss", "nir", "onnx"),
         *("partition", "poptorch", "reference", "traces", "train"),

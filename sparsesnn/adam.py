@@ -1,6 +1,6 @@
 """Adam and AdamW on the engine's threads, as `torch.optim.Optimizer`s.
 
-The update of PyTorch's own (`torch.optim.Adam`, `AdamW`), to rounding, in one pass over a weight and its moments.
+The same updates as PyTorch's (`torch.optim.Adam`, `AdamW`), up to rounding, in one pass over a weight and its moments.
 Bit-equal for any number of threads and any instruction set.
 """
 
@@ -27,9 +27,9 @@ class Adam(torch.optim.Optimizer):
     Args:
         params: float32 tensors on the CPU, or groups of them, as everywhere in `torch.optim`.
         lr: learning rate.
-        betas: decay of the two moments a step.
+        betas: decay of the two moments per step.
         eps: added to the root of the second moment.
-        weight_decay: multiple of the weight that is added to its gradient.
+        weight_decay: multiple of the weight added to its gradient.
 
     Its state has the keys of `torch.optim.Adam`: step, exp_avg, exp_avg_sq.
     Errors: `DescriptionError` for numbers out of range; `ShapeError` for tensors of another dtype, device or layout.
@@ -64,14 +64,14 @@ class Adam(torch.optim.Optimizer):
                 "allowed: lr and weight_decay at least 0 (numbers), betas from 0 to below 1, eps above 0"
             )
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-        #: by parameter where its numbers and its state lie, and NumPy's views of them
+        #: for each parameter, the addresses of its data and state, and their NumPy views
         self._arrays: dict[Tensor, tuple[tuple[Any, ...], list[Any]]] = {}
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient.
+        """Updates every parameter that has a gradient.
 
-        Where nobody looks, by hooks or PyTorch's profiler, without the region of the profiler that other optimizers open around it: it
-        takes up to 0.3 ms after a pass that needed the caches.
+        Without hooks and outside PyTorch's profiler it skips the profiler region that other optimizers open, which takes up to 0.3 ms
+        after a pass that filled the caches.
         """
         hooks = (
             self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks,
@@ -100,11 +100,11 @@ class Adam(torch.optim.Optimizer):
                 weight_decay=group["weight_decay"],
                 decoupled=self.decoupled,
             )
-            increment_version(learning)  # autograd must see that they changed
+            increment_version(learning)  # tells autograd that they changed
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As PyTorch's, which also opens a region of its profiler: some 50 µs a step."""
+        """As PyTorch's, but without its profiler region, which takes about 50 µs per step."""
         if not set_to_none:
             super().zero_grad(set_to_none=False)
             return
@@ -113,7 +113,7 @@ class Adam(torch.optim.Optimizer):
                 weight.grad = None
 
     def _update_of(self, weight: Tensor, gradient: Tensor) -> tuple[Any, ...]:
-        """Of a parameter weight, moments, number of steps and gradient, as NumPy sees them."""
+        """A parameter's weight, moments, number of steps and gradient, as NumPy arrays."""
         state = self.state[weight]
         kept = self._arrays.get(weight) if state else None
         if kept is None or kept[0] != _place(weight, state):
@@ -122,7 +122,7 @@ class Adam(torch.optim.Optimizer):
         return (*kept[1], plain.contiguous().numpy())
 
     def _arrays_of(self, weight: Tensor, state: dict[str, Tensor]) -> tuple[tuple[Any, ...], list[Any]]:
-        """Where a parameter and its state lie, and NumPy's views of them; makes a state where there is none."""
+        """The addresses of a parameter and its state, and their NumPy views; creates a missing state."""
         if weight.dtype != torch.float32 or weight.device.type != "cpu" or not weight.is_contiguous():
             raise ShapeError(
                 f"{type(self).__name__}: a parameter of shape {tuple(weight.shape)} is {weight.dtype} on {weight.device}"
@@ -133,8 +133,8 @@ class Adam(torch.optim.Optimizer):
             ("exp_avg_sq", weight),
             ("step", torch.tensor(0.0, dtype=torch.float32, device="cpu")),
         ):
-            found = state[name] if name in state else torch.zeros_like(none)
-            state[name] = found.to(torch.float32).contiguous()  # else the engine would update a copy
+            tensor = state[name] if name in state else torch.zeros_like(none)
+            state[name] = tensor.to(torch.float32).contiguous()  # otherwise the engine would update a copy
         tensors = [weight, *map(state.__getitem__, ("exp_avg", "exp_avg_sq", "step"))]
         return _place(weight, state), [x.detach().numpy() for x in tensors]
 
@@ -155,7 +155,7 @@ _step_with_hooks = torch.optim.Optimizer.profile_hook_step(Adam._step)
 
 @named
 class AdamW(Adam):
-    """Adam with decoupled weight decay: the weight shrinks by lr·weight_decay a step, its moments do not see it.
+    """Adam with decoupled weight decay: the weight shrinks by lr·weight_decay per step, without effect on its moments.
 
     Source: Loshchilov & Hutter 2019, algorithm 2.
     """
@@ -174,7 +174,7 @@ class AdamW(Adam):
 
 
 def _own(x: Any) -> Any:
-    """NumPy's numbers as Python's; a tensor stays one, such as a rate that is changed in place."""
+    """NumPy numbers as Python numbers; a tensor, such as a rate that changes in place, stays one."""
     return x if isinstance(x, Tensor) else plain(x)
 
 

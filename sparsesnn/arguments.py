@@ -1,6 +1,6 @@
-"""Arguments by name: a name that does not exist is refused with the nearest one and with all that there are.
+"""Arguments by name: an unknown name is refused, with the nearest and all allowed names in the message.
 
-Python 3.8 reads this file, as the neuron models that use it.
+This file must work in Python 3.8, like the neuron models that use it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _Called = TypeVar("_Called", bound=Callable[..., Any])
 
 
 def named(called: _Called) -> _Called:
-    """Decorator of a class or a function: its `TypeError` says `LIF: unknown argument 'bta'; did you mean 'beta'? allowed: …`.
+    """Decorator of a class or a function, whose `TypeError` becomes `LIF: unknown argument 'bta'; did you mean 'beta'? allowed: …`.
 
-    Of a class it is the constructor, and the other constructors that it has.
+    For a class it applies to all its constructors.
     """
     if not isinstance(called, type):
         return _named(called, called.__qualname__)  # type: ignore[return-value]
@@ -40,17 +40,17 @@ def renamed(**former: str) -> Callable[[_Called], _Called]:
 
 
 def current_names(given: Mapping[str, Any], former: Mapping[str, str], who: str, *, warn: int = 0) -> Dict[str, Any]:  # noqa: UP006
-    """Arguments by the names that they have now.
+    """Arguments by their current names.
 
     Args:
         given: by any name.
-        former: for each former name the one of now.
-        who: whose arguments they are, for messages.
+        former: current names by former names.
+        who: the owner of the arguments, for messages.
         warn: the stack level of a `DeprecationWarning`; 0: none, as for files.
 
     Errors: `TypeError` for two different values of one argument.
     """
-    found = {name: value for name, value in given.items() if name not in former}
+    current = {name: value for name, value in given.items() if name not in former}
     for old, new in former.items():
         if old not in given:
             continue
@@ -60,8 +60,8 @@ def current_names(given: Mapping[str, Any], former: Mapping[str, str], who: str,
             )
         if warn:
             warnings.warn(f"{who}: {old} is now called {new}; give {new}", DeprecationWarning, stacklevel=warn + 1)
-        found[new] = given[old]
-    return found
+        current[new] = given[old]
+    return current
 
 
 def _named(function: Callable[..., Any], who: str) -> Callable[..., Any]:

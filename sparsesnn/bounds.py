@@ -1,20 +1,20 @@
-"""Parameters that have an allowed range, such as decays in [0, 1], and what their gradient is at the ends of it.
+"""Parameters with an allowed range, such as decays in [0, 1], and their gradient at its ends.
 
 An optimizer may move a trainable parameter out of its range. The network then reads the nearest end:
 
     y = min(max(x, low), high)
 
-    ∂L/∂x = 0          where x >= high and ∂L/∂y < 0: a step against the gradient would move x further up
-    ∂L/∂x = 0          where x <= low  and ∂L/∂y > 0: a step against the gradient would move x further down
-    ∂L/∂x = ∂L/∂y      elsewhere
+    ∂L/∂x = 0          if x >= high and ∂L/∂y < 0: a step against the gradient would move x further up
+    ∂L/∂x = 0          if x <= low  and ∂L/∂y > 0: a step against the gradient would move x further down
+    ∂L/∂x = ∂L/∂y      otherwise
 
-So a parameter at an end, or beyond it, does not leave the range further, and returns as soon as the loss asks for it. The
-rule is the same on every backend (the IPU program has it in codelets/ipu/update.cpp) and for every version of PyTorch, whose
+So a parameter at an end, or beyond it, does not move further away, and returns when the gradient points back. The rule is
+the same on every backend (the IPU program has it in codelets/ipu/update.cpp) and for every version of PyTorch, whose
 `clamp` and `minimum` have had other gradients there: all of it, half of it or none.
 
-The rule looks at the sign of a whole gradient, the sum over all neurons, steps and samples of a forward pass. Where ranks add up
-the gradients of their samples later, the sum is gated, see `ungated`. Gradients of several forward passes that a loop of your
-own adds up, of the chunks of a long sequence for example, are gated one by one.
+The rule uses the sign of a whole gradient, the sum over all neurons, steps and samples of a forward pass. If ranks add up
+the gradients of their samples later, the sum is gated, see `ungated`. If your own loop adds up gradients of several forward
+passes, for example of the chunks of a long sequence, each is gated separately.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _here = threading.local()
 
 
 def bounded(x: Tensor, low: float, high: float) -> Tensor:
-    """x within [low, high]; the gradient as the module says."""
+    """x clamped to [low, high]; for the gradient see the module."""
     if (low, high) == (-math.inf, math.inf):
         return x
     if not x.requires_grad:
@@ -43,7 +43,7 @@ def bounded(x: Tensor, low: float, high: float) -> Tensor:
 
 @contextlib.contextmanager
 def ungated() -> Iterator[None]:
-    """For a forward pass in this thread: its gradients are parts of a sum, which the caller gives to `gate`."""
+    """Marks the gradients of a forward pass in this thread as parts of a sum, which the caller passes to `gate`."""
     before = getattr(_here, "gates", True)
     _here.gates = False
     try:
@@ -53,7 +53,7 @@ def ungated() -> Iterator[None]:
 
 
 def gate(x: Tensor, gradient: Tensor, low: float, high: float) -> Tensor:
-    """The gradient of x, from that of the value within [low, high]. NaN stays NaN."""
+    """The gradient of x, from that of the clamped value. NaN stays NaN."""
     outwards = ((x >= high) & (gradient < 0)) | ((x <= low) & (gradient > 0))
     return torch.where(outwards, torch.zeros_like(gradient), gradient)
 

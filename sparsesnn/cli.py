@@ -19,12 +19,12 @@ from sparsesnn.commands import bench, data, evaluate, info, launch, nir, onnx, p
 from sparsesnn.errors import CodeError, ConfigError, DescriptionError, SparseSnnError
 from sparsesnn.wording import meant, printable
 
-#: in messages of several lines, which hold names of files and classes
+#: characters kept in messages of several lines with names of files and classes
 _KEPT = "\n\t"
 
 
 def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None) -> int:
-    """Runs one command, of this command line or that of `parser`; returns the exit code."""
+    """Runs one command of this command line, or of `parser`; returns the exit code."""
     _escape_output()
     try:
         startup.end()
@@ -32,13 +32,13 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
     except (ConfigError, DescriptionError) as error:
         return _fail(error, 2)
     except SparseSnnError as error:
-        # a run stopped by a signal carries its number
+        # the error of a run stopped by a signal has its number
         number = getattr(error, "signal", 0)
         return _fail(error, 128 + number if number else 1, kind="" if number else "error: ")
     except MemoryError as error:
         return _out_of_memory(str(error))
     except RuntimeError as error:
-        if "alloc_cpu" not in str(error):  # what PyTorch raises where memory runs out
+        if "alloc_cpu" not in str(error):  # PyTorch's error if memory runs out
             raise
         return _out_of_memory()
     except KeyboardInterrupt:
@@ -47,13 +47,13 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
         if error.encoding.lower() == "utf-8":
             raise
         return _fail(
-            f"{error.object!r}: names of files are {error.encoding} here (LC_ALL, PYTHONUTF8); set LC_ALL=C.UTF-8 or PYTHONUTF8=1",
+            f"{error.object!r}: file names are {error.encoding} here (LC_ALL, PYTHONUTF8); set LC_ALL=C.UTF-8 or PYTHONUTF8=1",
             1,
         )
-    except BrokenPipeError:  # the reader of our output, such as head, has gone
+    except BrokenPipeError:  # the reader of our output, such as head, has closed it
         sys.stderr.close()
         return 1
-    except OSError as error:  # a disk is full, a file is not ours
+    except OSError as error:  # such as a full disk or missing permissions
         place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes, os.PathLike)) else ""
         return _fail(f"{place}{error.strerror or error}", 1)
 
@@ -67,7 +67,7 @@ def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> in
     if options.command is None:
         parser.print_help()
         return 2
-    with warnings.catch_warnings():  # puts back how warnings are shown, which the next line changes
+    with warnings.catch_warnings():  # restores showwarning, which the next line replaces
         warnings.showwarning = _warn  # type: ignore[assignment]
         try:
             return int(options.run(options))
@@ -76,14 +76,14 @@ def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> in
 
 
 def _escape_output() -> None:
-    """Standard output and error print what their encoding lacks, and names that are no text, as \\u2026 or \\udce4."""
+    """Makes standard output and error print characters missing in their encoding, and undecodable names, as \\u2026 or \\udce4."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _warn(message: Warning | str, *_: Any) -> None:
-    """A warning in one line, without the file and line of the source that a user of the command cannot change."""
+    """Prints a warning in one line, without the source file and line, which do not help the user of a command."""
     print(f"sparsesnn: warning: {printable(message, keep=_KEPT)}", file=sys.stderr)
 
 
@@ -98,16 +98,16 @@ def _fail(message: object, code: int, kind: str = "error: ") -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """Adds arguments when it parses: one command's help does not import what another one needs.
+    """Adds arguments when it parses, so that a command's help does not import modules of other commands.
 
     Attributes:
-        fill: adds them; set by the module of a command whose arguments come from elsewhere.
+        fill: adds the arguments; set by commands whose arguments come from other modules.
     """
 
     fill: Callable[[argparse.ArgumentParser], None] | None = None
 
     def error(self, message: str) -> NoReturn:
-        """Ends with what the command lacks, or does not understand; without the list of all its options."""
+        """Ends with a message about the missing or unknown argument; without the list of all options."""
         for action in self._actions:
             name = action.metavar or action.dest
             if action.required and name in message.partition("are required: ")[2].split(", "):
@@ -141,7 +141,7 @@ class Parser(argparse.ArgumentParser):
 def _parser() -> Parser:
     parser = Parser(
         prog="sparsesnn",
-        description="Trains spiking neural networks at a cost proportional to the spikes that happen.",
+        description="Trains spiking neural networks at a cost proportional to the number of spikes.",
         epilog="sparsesnn COMMAND --help explains a command, with examples.",
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
@@ -152,7 +152,7 @@ def _parser() -> Parser:
 
 
 def _unknown(parser: argparse.ArgumentParser, options: argparse.Namespace, argument: str) -> str:
-    """What is said of an argument that a command does not have: the command, and the option that was perhaps meant."""
+    """The message for an unknown argument: the command, and the option that was probably meant."""
     words, known = [parser.prog], list[str]()
     while True:
         known += parser._option_string_actions
@@ -166,9 +166,9 @@ def _unknown(parser: argparse.ArgumentParser, options: argparse.Namespace, argum
     option = argument.partition("=")[0]
     close = difflib.get_close_matches(option, known, n=1, cutoff=0.75) if option.startswith("-") else []
     meant = f"; did you mean {close[0]}" if close else ""
-    if option.rpartition(".")[0] in known:  # of a table that is an option
+    if option.rpartition(".")[0] in known:  # a key of a table, which is an option
         meant = f"; give --set {option.removeprefix('--')}=VALUE"
-    return f"{command}: {argument!r} is unknown{meant}; `{command} --help` lists what it takes"
+    return f"{command}: {argument!r} is unknown{meant}; `{command} --help` lists its arguments"
 
 
 class _Version(argparse.Action):

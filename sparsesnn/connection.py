@@ -21,21 +21,21 @@ class Connection:
 
     Args:
         pre, post: names of the populations; the same name twice is a recurrent connection.
-        delay: steps between a spike and its arrival; 0 to 2^20, of a recurrent connection 1 or more. None: 0, of a
+        delay: steps between a spike and its arrival; 0 to 2^20, for a recurrent connection 1 or more. None: 0, for a
             recurrent connection 1.
         synapses: their kind, see `sparsesnn.synapses`.
-        axonal: delays of the sending neurons, which add to `delay`; None: there are none.
+        axonal: delays of the sending neurons, added to `delay`; None: there are none.
 
-    Two populations may be joined several times, with different delays.
+    Two populations may have several connections, with different delays.
 
     Attributes:
-        name: `pre->post`; its weight has this name. In a network that joins the two several times `@delay` follows where
-            the delay is not the least one.
+        name: `pre->post`; its weight has this name. If a network connects the two several times, `@delay` follows except
+            for the shortest delay.
     """
 
     pre: str
     post: str
-    delay: int = None  # type: ignore[assignment]  # a number once the connection is made
+    delay: int = None  # type: ignore[assignment]  # a number once the connection is created
     synapses: Synapses = field(default_factory=Dense)
     axonal: Optional[Delays] = None  # noqa: UP045  evaluated under Python 3.8
     name: str = field(init=False, compare=False, repr=False)
@@ -46,7 +46,7 @@ class Connection:
         for end in (self.pre, self.post):
             if not isinstance(end, str):
                 raise DescriptionError(
-                    f"connection {self.pre}->{self.post}: {end!r} is no name of a population; give text"
+                    f"connection {self.pre}->{self.post}: {end!r} is not a population's name; give text"
                 )
         least = self.least_delay
         if type(self.delay) is not int or not least <= self.delay <= MAX_DELAY:
@@ -70,12 +70,12 @@ class Connection:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether it joins a population to itself."""
+        """Whether it connects a population to itself."""
         return self.pre == self.post
 
     @property
     def reach(self) -> int:
-        """Steps after which the last of a step's spikes arrive."""
+        """Number of steps until the last spikes of a step arrive."""
         return self.delay + (self.axonal.longest if self.axonal else 0)
 
     @property
@@ -84,14 +84,14 @@ class Connection:
 
     @property
     def name_with_delay(self) -> str:
-        """`name` as if the network joined the two several times."""
+        """`name` in the form for several connections between the two."""
         return f"{self.pre}->{self.post}" + (f"@{self.delay}" if self.delay != self.least_delay else "")
 
     def named(self, name: str) -> Connection:
-        """The same under another name."""
-        found = replace(self)
-        object.__setattr__(found, "name", name)
-        return found
+        """The same connection with another name."""
+        renamed = replace(self)
+        object.__setattr__(renamed, "name", name)
+        return renamed
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: numbers, strings, lists and dicts."""

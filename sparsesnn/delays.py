@@ -1,17 +1,17 @@
 """Axonal delays: one for each sending neuron of a connection, fixed or trained.
 
     i[t, n] += Σ_m s[t - delay - d_m, m] · weight[m, n]                                    d_m whole
-    s[t - d - 1, m]·f + s[t - d, m]·(1 - f)   in place of   s[t - d_m, m]                  d_m = d + f, as it learns
+    s[t - d - 1, m]·f + s[t - d, m]·(1 - f)   instead of   s[t - d_m, m]                   d_m = d + f, in training
 
 In evaluation every d_m is rounded to the nearest whole step (halves to the even one).
 
-    ∂L/∂d_m = Σ_t s[t, m]·(∂L/∂s'[t + d + 1, m] - ∂L/∂s'[t + d, m])                        s': what arrives
+    ∂L/∂d_m = Σ_t s[t, m]·(∂L/∂s'[t + d + 1, m] - ∂L/∂s'[t + d, m])                        s': arriving spikes
 
-`delay` is 1 or more on a recurrent connection, so a spike is never heard in its own step. The sum over samples is one of groups of
+`delay` is 1 or more on a recurrent connection, so a spike never arrives in its own step. The sum over samples adds up groups of
 samples (`group_samples`), each over its lists in order or, on a recurrent connection, sample by sample.
 
 Source of the two taps: Hammouamri et al. 2024 (triangular kernels of width 1), Sun et al. 2023 (axonal delays).
-Runs under Python 3.8, as `sparsesnn.network` does.
+This file must work in Python 3.8, like `sparsesnn.network`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError
 from sparsesnn.options import plain
 
-#: longest delay, in steps: a state keeps the spikes of so many
+#: longest delay, in steps: a state keeps the spikes of that many steps
 MAX_DELAY = 2**20
 
 
 @named
 @dataclass(frozen=True)
 class Delays:
-    """One delay for each sending neuron, in steps, beside the delay of the connection.
+    """One delay for each sending neuron, in steps, in addition to the delay of the connection.
 
     Args:
-        longest: the longest one, 1 to 2^20; delays lie between 0 and this one, also as they learn.
-        learn: train them; they then lie between steps. Else they are whole steps.
-        seed: of the first delays, drawn evenly from 0 to `longest`.
-        given: the first delays themselves, one for each sender, in place of the draw.
+        longest: the upper limit, 1 to 2^20; delays are between 0 and this, also in training.
+        learn: train them; they may then be fractions of steps. Otherwise they are whole steps.
+        seed: of the initial delays, drawn evenly from 0 to `longest`.
+        given: the initial delays, one for each sender, instead of drawn ones.
 
     Errors: `DescriptionError`.
     """
@@ -72,10 +72,10 @@ class Delays:
         object.__setattr__(self, "given", given)
 
     def check(self, where: str, n_pre: int) -> None:
-        """`DescriptionError`, which begins with `where`, if the delays are of another number of senders."""
+        """`DescriptionError`, which begins with `where`, if the number of delays does not fit the sender."""
         if self.given is not None and len(self.given) != n_pre:
             raise DescriptionError(
-                f"{where}: Delays: given has {len(self.given)} numbers; the sender has {n_pre} neurons; give one for each"
+                f"{where}: Delays: given has {len(self.given)} numbers, but the sender has {n_pre} neurons; give one for each"
             )
 
     def first(self, n_pre: int) -> np.ndarray:

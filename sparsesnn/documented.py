@@ -1,6 +1,6 @@
-"""Docstrings that explain every argument of a description, from the options that it declares.
+"""Docstrings that explain every argument of a description, from its declared options.
 
-Python 3.8 reads this file, as the neuron models that use it.
+This file must work in Python 3.8, like the neuron models that use it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _WIDTH = 100
 
 
 def documented(**undeclared: str) -> Callable[[_Class], _Class]:
-    """Adds the arguments of a dataclass to its docstring, below its own text and that of the dataclasses it extends, and names them
-    all where one is misspelt.
+    """Adds the arguments of a dataclass to its docstring, below its own text and that of the dataclasses it extends, and lists them
+    all in the error for a misspelled one.
 
     Args:
-        undeclared: for each field that is no option, what it means.
+        undeclared: the meaning of each field that is not an option.
     """
 
     def add(cls: _Class) -> _Class:

@@ -2,7 +2,7 @@
 
     spikes = sparsesnn.encode.rate(images, n_steps=50)     # images [B, ...] between 0 and 1
 
-Each gives a `SpikeBatch`, spike lists on the CPU. T steps, B samples, N values of a sample, in the order of the flattened tensor.
+Each returns a `SpikeBatch`, spike lists on the CPU. T steps, B samples, N values per sample, in the order of the flattened tensor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["rate", "latency", "delta"]
 
 @named
 def rate(x: Any, n_steps: int, *, generator: torch.Generator | None = None) -> SpikeBatch:
-    """Random spikes whose probability per step is the value: Pr(s[t, b, n] = 1) = x[b, n], independent draws.
+    """Random spikes with the value as probability per step: Pr(s[t, b, n] = 1) = x[b, n], independent draws.
 
     Args:
         x: float[B, ...], tensor or array, 0 to 1: spikes per step.
@@ -47,7 +47,7 @@ def rate(x: Any, n_steps: int, *, generator: torch.Generator | None = None) -> S
 
 @named
 def latency(x: Any, n_steps: int, *, threshold: float = 0.01) -> SpikeBatch:
-    """One spike per value, the earlier the larger the value is: at step round((1 - x)·(T - 1)).
+    """One spike per value, earlier for larger values: at step round((1 - x)·(T - 1)).
 
     Args:
         x: float[B, ...], tensor or array, 0 to 1.
@@ -68,18 +68,18 @@ def latency(x: Any, n_steps: int, *, threshold: float = 0.01) -> SpikeBatch:
 
 @named
 def delta(x: Any, threshold: float, *, off: bool = True) -> SpikeBatch:
-    """Spikes where a signal has changed: each value keeps the level of its last spike, at first that of step 0.
+    """Spikes at changes of a signal: each value keeps the level of its last spike, initially that of step 0.
 
         on[t]  = x[t] - level ≥ threshold        off[t] = level - x[t] ≥ threshold        level = x[t] after either
 
     Args:
         x: float[T, B, ...], tensor or array, finite.
         threshold: the change that makes a spike, in the signal's unit; above 0.
-        off: N more neurons, behind the others, fire where the signal falls.
+        off: N more neurons, after the others, fire when the signal falls.
 
     Returns: T, B, and 2·N neurons (N without `off`).
     Errors: `ShapeError` unless there are axes of steps and samples; `NumericError` for NaN, infinity, a threshold of 0 or less.
-    Source: send-on-delta sampling, Miskowicz 2006; the pixels of an event camera do so with the logarithm of brightness.
+    Source: send-on-delta sampling, Miskowicz 2006; pixels of an event camera do the same with the logarithm of brightness.
     """
     threshold = plain(threshold)
     if not threshold > 0:
@@ -116,7 +116,7 @@ def _samples(x: Any, n_steps: int, what: str) -> Tensor:
 
 
 def _lists(steps: Iterable[Tensor], n_steps: int, n_samples: int, n_neurons: int) -> SpikeBatch:
-    """From a mask [B, N] for every step."""
+    """Makes lists from a mask [B, N] for every step."""
     ids, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for fired in steps:
         ids.append(torch.nonzero(fired)[:, 1].numpy())

@@ -1,4 +1,4 @@
-"""Errors say four things: what was asked, what arrived, what is allowed, what to change."""
+"""Errors state four facts: the name of the argument, its value, the allowed range, and the remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class SparseSnnError(Exception):
 
 
 class DescriptionError(SparseSnnError, ValueError):
-    """A network, population or connection was described in a way that has no meaning."""
+    """The description of a network, population or connection is invalid."""
 
 
 class SpikeListError(SparseSnnError, ValueError):
@@ -23,16 +23,16 @@ class ShapeError(SparseSnnError, ValueError):
 
 
 class NumericError(SparseSnnError, ValueError):
-    """NaN or infinity where a finite number is needed."""
+    """NaN or infinity instead of a finite number."""
 
 
 class NotFiniteError(NumericError):
-    """NaN or infinity where training needs a finite number. A step changes nothing then, a checkpoint is not written.
+    """NaN or infinity where training needs a finite number. The step then changes nothing, and no checkpoint is written.
 
     Attributes:
         what: "loss", "norm of the gradients", or the name of a weight or of a state of the optimizer.
         value: the number.
-        more: the rest of the message: where it was found, what to change.
+        more: the rest of the message: place and remedy.
     """
 
     def __init__(self, what: str, value: float, more: str = "") -> None:
@@ -55,11 +55,11 @@ class CacheError(DataError):
 
 
 class ConfigError(SparseSnnError, ValueError):
-    """A run's configuration holds an unknown key or a value that is not allowed."""
+    """A run's configuration has an unknown key or an invalid value."""
 
 
 class CodeError(ConfigError):
-    """A configuration or a checkpoint names code as its data. Code runs only if the user names it in the command or call.
+    """A configuration or a checkpoint names code as its data. Code runs only if it is named in the command or call.
 
     Attributes:
         place: FILE.py:FUNCTION.
@@ -85,11 +85,11 @@ class CheckpointError(SparseSnnError, RuntimeError):
 
 
 class PlanError(SparseSnnError):
-    """The target cannot hold the network; the numbers are kept as attributes.
+    """The network does not fit the target; the numbers are attributes.
 
     Attributes:
         needed: bytes needed.
-        available: bytes there are.
+        available: bytes available.
     """
 
     def __init__(self, message: str, *, needed: int, available: int) -> None:

@@ -1,4 +1,4 @@
-"""Figures of matplotlib: no global state, no window, and a file that is whole or not there."""
+"""Matplotlib figures: no global state, no window, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from sparsesnn.wording import printable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# colors that people with any color vision can tell apart (Okabe & Ito 2008)
+# colors that are distinguishable with any color vision (Okabe & Ito 2008)
 BLUE, ORANGE, GREEN, RED, GRAY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#999999"
 CYCLE = (BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", RED, "#f0e442", "#000000")
 
 
-#: characters of a name that a picture has room for
+#: most characters of a name in a picture
 _MOST_CHARACTERS = 60
 
 
 def import_matplotlib() -> None:
-    """Imports matplotlib, also if MPLBACKEND names a backend that is absent: figures that go to files need none.
+    """Imports matplotlib, also if MPLBACKEND names a missing backend: figures in files need none.
 
-    Jupyter sets MPLBACKEND for the kernel's child processes too, whose Python may lack that package.
+    Jupyter sets MPLBACKEND for the kernel's child processes as well, whose Python may lack that package.
 
     Errors: `MissingDependencyError` without matplotlib; `PictureError` if its import fails.
     """
@@ -44,7 +44,7 @@ def import_matplotlib() -> None:
                 raise
             backend = os.environ.pop("MPLBACKEND")
             for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
-                del sys.modules[name]  # half imported
+                del sys.modules[name]  # partially imported
             try:
                 import matplotlib.figure  # noqa: F401
             finally:
@@ -66,9 +66,9 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def shown(name: object) -> str:
-    """A name of a class or population as a label: without control characters, shortened, and never hidden.
+    """A class's or population's name as a label: without control characters, shortened, and never hidden.
 
-    Matplotlib leaves labels that begin with `_` out of legends, so a space precedes them.
+    Matplotlib omits labels that begin with `_` from legends, so they get a leading space.
     """
     text = printable(name)
     text = text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
@@ -78,7 +78,7 @@ def shown(name: object) -> str:
 def save(figure: Figure, path: Path, title: str) -> None:
     """Writes the figure in the format that the suffix names: png, svg or pdf. No text in it is markup.
 
-    Errors: `ConfigError` for another suffix, `OSError` if the file cannot be written, `PictureError` for what else fails.
+    Errors: `ConfigError` for another suffix, `OSError` if the file cannot be written, `PictureError` for other failures.
     """
     kind = path.suffix[1:].lower()
     if kind not in ("png", "svg", "pdf"):
@@ -86,11 +86,11 @@ def save(figure: Figure, path: Path, title: str) -> None:
     from matplotlib import rc_context
 
     with drawing(path), whole_file(path) as temporary, warnings.catch_warnings():
-        # of looks, which everyone sees: characters that the font lacks are boxes, and long texts leave no room
+        # warnings about appearance, which is visible anyway: boxes for missing characters, no room for long texts
         warnings.simplefilter("ignore", UserWarning)
         figure.suptitle(title, fontsize=10)
         _as_it_is(figure)
-        with rc_context({"text.usetex": False}):  # for labels that are made while it draws
+        with rc_context({"text.usetex": False}):  # for labels created while drawing
             figure.savefig(temporary, dpi=120, format=kind)
 
 
@@ -106,7 +106,7 @@ def drawing(path: Path) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """The text of an error in one line, with its type unless it is one of ours."""
+    """The text of an error in one line, with its type unless it is ours."""
     text = " ".join(str(error).split())
     if isinstance(error, SparseSnnError):
         return text
@@ -114,7 +114,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _as_it_is(figure: Figure) -> None:
-    """Texts are names of classes, populations and files: `$a_$` is no formula, and no TeX runs. Powers on axes stay formulas."""
+    """Disables markup: names of classes, populations and files such as `$a_$` are not formulas. Powers on axes stay formulas."""
     from matplotlib.text import Text
     from matplotlib.ticker import LogFormatter, ScalarFormatter
 

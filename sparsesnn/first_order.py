@@ -1,7 +1,7 @@
-"""Functions of PyTorch's graph whose gradient cannot be differentiated again.
+"""Functions in PyTorch's graph whose gradient cannot be differentiated again.
 
-An engine computes gradients, not their derivatives. Without a guard PyTorch would take such a gradient for a constant: the second
-derivative of a gradient penalty or of MAML would silently lack its part.
+An engine computes gradients, not their derivatives. Without a guard PyTorch would treat such a gradient as a constant: the second
+derivative in a gradient penalty or MAML would silently be incomplete.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def first_order(who: str) -> Callable[[Backward], Backward]:
     """Decorator of `backward`: its gradients raise if they are differentiated again, and only then.
 
     They are tied to every tensor that the function read: the incoming gradient, the saved tensors, and those in `ctx.read`. So a second
-    derivative by any of these, or by any tensor before them, passes through the guard.
+    derivative with respect to any of these, or any tensor before them, passes through the guard.
 
     Args:
-        who: computes the gradients, for the message.
+        who: name of the function that computes the gradients, for the message.
     """
 
     def decorate(backward: Backward) -> Backward:
@@ -34,7 +34,7 @@ def first_order(who: str) -> Callable[[Backward], Backward]:
             check_transforms(who, d)
             with torch.no_grad():
                 found = backward(ctx, *(x.detach() for x in d))
-            if not torch.is_grad_enabled():  # it is enabled with create_graph=True alone
+            if not torch.is_grad_enabled():  # it is enabled only with create_graph=True
                 return found
             read = [x for x in (*d, *ctx.saved_tensors, *getattr(ctx, "read", ())) if isinstance(x, Tensor)]
             gradients = [x for x in found if isinstance(x, Tensor)]
@@ -64,7 +64,7 @@ class _Guard(torch.autograd.Function):
 
 
 def check_transforms(who: str, gradients: Iterable[Tensor] = ()) -> None:
-    """`SecondDerivativeError` within a transform of `torch.func`, or for batches of gradients: nothing there can look into an engine."""
+    """`SecondDerivativeError` within a transform of `torch.func`, or for batches of gradients, which cannot trace into an engine."""
     functorch = torch._C._functorch
     batched = any(functorch.is_functorch_wrapped_tensor(x) or functorch.is_legacy_batchedtensor(x) for x in gradients)
     if batched or (torch._C._are_functorch_transforms_active() and torch.is_grad_enabled()):

@@ -10,12 +10,12 @@ MAX_UINT16_NEURONS = 65_536
 
 
 def id_dtype(n_neurons: int) -> torch.dtype:
-    """uint16 while every id fits, else int32."""
+    """uint16 if every id fits, else int32."""
     return torch.uint16 if n_neurons <= MAX_UINT16_NEURONS else torch.int32
 
 
 def signed(ids: Tensor) -> Tensor:
-    """The same memory as int16 where it is uint16, for which PyTorch has few operations and no pickling."""
+    """The same memory as int16 if it is uint16, for which PyTorch has few operations and no pickling."""
     return ids.view(torch.int16) if ids.dtype == torch.uint16 else ids
 
 

@@ -1,4 +1,4 @@
-"""Initial weights from data: scale every population until it is as active as wanted (in the manner of LSUV)."""
+"""Initial weights from data: scale every population to the wanted activity (similar to LSUV)."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from sparsesnn.synapses import Dense
 
 @dataclass(frozen=True)
 class Recurrence:
-    """How recurrent weights are drawn."""
+    """The distribution of initial recurrent weights."""
 
     recurrent: str = option(
         "uniform",
-        "recurrent weights as drawn: uniform, or orthogonal, which takes neurons³ operations: seconds from 1,000 neurons on",
+        "initial recurrent weights: uniform, or orthogonal, which takes neurons³ operations: seconds from 1,000 neurons",
         choices=("uniform", "orthogonal"),
     )
     recurrent_gain: float = option(
         1.0,
-        "factor on recurrent weights as drawn, U(±1/√n) or orthogonal; activity then scales them with the others",
+        "factor on initial recurrent weights, U(±1/√n) or orthogonal; activity then scales them with the others",
         low=0,
     )
 
 
 @torch.no_grad()
 def init_recurrent(model: Any, recurrence: Recurrence, seed: int) -> None:
-    """Draws the recurrent weights of a model again, as `recurrence` says; several copies share the fan-in.
+    """Redraws the recurrent weights of a model according to `recurrence`; several copies share the fan-in.
 
     Args:
-        model: a `sparsesnn.Model`, or a network over several ranks, each of which draws the whole and keeps its columns.
+        model: a `sparsesnn.Model`, or a network over several ranks, each of which draws all weights and keeps its columns.
         seed: of the orthogonal matrices, which are the same on every machine.
 
     Errors: `DescriptionError` for orthogonal weights of a connection that is not dense.
@@ -71,10 +71,10 @@ def init_recurrent(model: Any, recurrence: Recurrence, seed: int) -> None:
 
 
 def orthogonal(n: int, seed: int) -> npt.NDArray[np.float64]:
-    """float64[n, n] with orthonormal rows and columns, at random: a product of n - 1 reflections.
+    """float64[n, n], random with orthonormal rows and columns: a product of n - 1 reflections.
 
-    Every sum runs over rows in their order, and vectors are drawn bit by bit, so the matrix is the same on every machine;
-    libraries of linear algebra add in an order of their own. Source: Stewart 1980, with vectors that are uniform in a cube.
+    Every sum runs over rows in order, and vectors are drawn exactly, so the matrix is the same on every machine; linear
+    algebra libraries add in other orders. Source: Stewart 1980, with vectors that are uniform in a cube.
     """
     draw = random.Random(seed).random
     q = np.eye(n)
@@ -90,7 +90,7 @@ def orthogonal(n: int, seed: int) -> npt.NDArray[np.float64]:
     return q
 
 
-#: gains are searched between 1 / MAX_GAIN and MAX_GAIN times the weights found
+#: gains are searched between 1 / MAX_GAIN and MAX_GAIN times the current weights
 MAX_GAIN = 2.0**20
 
 
@@ -111,24 +111,24 @@ def init_activity(
     Incoming and recurrent weights of a population are multiplied by one gain, found by bisection on its logarithm:
     activity rises with the gain, in expectation. Earlier populations are finished first and their output is kept, so
     one trial costs one pass through one population. An LI readout is scaled so that its potentials, over all steps,
-    samples and neurons, have standard deviation `readout_std`; the bias is left as it is.
+    samples and neurons, have standard deviation `readout_std`; the bias is not changed.
 
     Args:
         model: a `sparsesnn.Model` of either backend, or a network over several ranks, which must then call this together,
             with the same data.
         batches: data to measure on; all of it is kept in memory, so give a few batches.
-        target: spikes per neuron and step, above 0 and below 1, for all spiking populations; or a dict for those
-            named, the others keep their weights.
+        target: spikes per neuron and step, above 0 and below 1, for all spiking populations; or a dict for named ones,
+            while the others keep their weights.
         tolerance: allowed relative distance from the target.
-        max_passes: passes through one population before the closest gain found is taken, with a warning.
+        max_passes: most passes through one population; then the closest gain is used, with a warning.
         mean_shift: before scaling, adds this many standard deviations to every incoming (not recurrent) weight. Above
             0 it gives the neurons a common drive, so that fewer of them stay silent.
-        readout_std: None leaves the readout as it is.
+        readout_std: None does not change the readout.
 
     Returns: the activity reached, per spiking population.
-    Errors: `DescriptionError` if no data is given, a population receives no spikes, its weights are all zero, or no
+    Errors: `DescriptionError` if there is no data, a population receives no spikes, its weights are all zero, or no
     gain reaches the target; `NumericError` for weights that are NaN or infinite. Warns if the activity jumps over
-    the target. After an error the populations before the one it names are already scaled.
+    the target. After an error, populations before the named one are already scaled.
     Source: Mishkin & Matas 2016 (LSUV); Rossbroich, Gygax, Zenke 2022 (fluctuation-driven initialization).
     """
     network = model.network
@@ -139,7 +139,7 @@ def init_activity(
     targets = dict(target) if isinstance(target, Mapping) else dict.fromkeys(spiking, target)
     for name, value in targets.items():
         if name not in spiking:
-            raise DescriptionError(f"init_activity: {name!r} is no spiking population; there are {spiking}")
+            raise DescriptionError(f"init_activity: {name!r} is not a spiking population; spiking ones: {spiking}")
         if not isinstance(plain(value), (int, float)) or not 0 < value < 1:
             raise DescriptionError(f"init_activity: target of {name!r} is {value!r}; allowed: above 0, below 1")
     reached: dict[str, float] = {}
@@ -149,7 +149,7 @@ def init_activity(
         sources = [outputs[c.pre] for c in network.senders(name)]
         inputs = list(zip(*sources, strict=True))
         reads = isinstance(layer.population, LI)
-        # pooling alone has no gain to find; a rank without neurons of a population goes along with the others
+        # pooling alone has no gain; a rank without neurons of a population still takes part
         scalable = any(layer.has_weights(c) for c in layer.incoming)
         if scalable and (name in targets or (reads and readout_std is not None)):
             layer.check_plain(f"init_activity: {name}")
@@ -178,7 +178,7 @@ def _bisect(
     tolerance: float,
     max_passes: int,
 ) -> None:
-    """Leaves the layer with the gain whose activity is closest to the target."""
+    """Sets the layer's gain to the one whose activity is closest to the target."""
     weights = layer.weights
     originals = [weight.clone() for weight in weights]
 
@@ -204,7 +204,7 @@ def _bisect(
             log_gain = (low + high) / 2
         elif abs(log_gain) >= limit:
             break
-        else:  # one side only so far: stride out, doubling
+        else:  # bounded on one side only so far: double the stride
             log_gain = min(max(log_gain + (stride if bounded["below"] else -stride), -limit), limit)
             stride *= 2
     _, best, reached = min(tried)
@@ -212,7 +212,7 @@ def _bisect(
         _set(weights, originals, 1.0)
         _, gains, activities = zip(*tried, strict=True)
         raise DescriptionError(
-            f"init_activity: {name!r} is to reach activity {target:g}, but gains from {2 ** min(gains):g} to "
+            f"init_activity: {name!r} should reach activity {target:g}, but gains from {2 ** min(gains):g} to "
             f"{2 ** max(gains):g} give {min(activities):g} to {max(activities):g}; change the target, its threshold, "
             "bias or capacity, or try mean_shift above 0"
         )
@@ -257,7 +257,7 @@ def _check_input(name: str, layer: Any, sources: Sequence[Sequence[LayerOutput]]
 
 
 def _spread(layer: Any, c: Incoming, weight: Tensor) -> float:
-    """Standard deviation of a weight; summed neuron by neuron first, as ranks that share the neurons do."""
+    """Standard deviation of a weight; first summed by neuron, as ranks that share the neurons do."""
     array = weight.detach().cpu().numpy()
     both = np.stack([layer.per_receiver(c, array), layer.squares_per_receiver(c.name, array)])
     mean, mean_square = layer.whole_neurons(torch.from_numpy(both)).numpy().sum(axis=1) / c.synapses.n_weights(
@@ -279,6 +279,6 @@ def _activity(outputs: Sequence[LayerOutput]) -> float:
 
 
 def _std(outputs: Sequence[LayerOutput]) -> float:
-    """Of the potentials of all batches."""
+    """Standard deviation of the potentials of all batches."""
     potentials = torch.cat([x.flatten() for x in outputs if isinstance(x, Tensor)])
     return float(potentials.std(correction=0))

@@ -4,7 +4,7 @@
     model = sparsesnn.integers.load("net.safetensors")     the same spikes, bit for bit
 
 A weight `layers.hidden.input->hidden` is int8 under its name, its scales are float32[n] under the name and `:scales`; everything
-else is as in `model.state_dict()`. The metadata hold `network` and `weight_dtype` (JSON, under `sparsesnn`).
+else is as in `model.state_dict()`. The metadata contain `network` and `weight_dtype` (JSON, under `sparsesnn`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from sparsesnn.whole_file import whole_file
 
 __all__ = ["Saved", "load", "read", "save"]
 
-#: how the names of scales end, after the weight's
+#: suffix of the names of scales, after the weight's name
 SCALES = ":scales"
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What a file holds.
+    """The content of a file.
 
     Args:
         network: the description.
@@ -56,12 +56,12 @@ def save(model: Model, path: str | Path, weight_dtype: str | None = None) -> Non
         path: the file; it appears whole or not at all.
         weight_dtype: "int8" or "int4"; None: the model's own.
 
-    Errors: `DescriptionError` for another type, `ConfigError` where the file cannot be written.
+    Errors: `DescriptionError` for another type, `ConfigError` if the file cannot be written.
     """
     kind = weight_dtype or model.weight_dtype
     if kind not in BITS:
         raise DescriptionError(
-            f"weight_dtype is {kind!r}; allowed: {', '.join(BITS)}; give one, or a model that was made with it"
+            f"weight_dtype is {kind!r}; allowed: {', '.join(BITS)}; give one, or a model that has one"
         )
     tensors: dict[str, Tensor] = {}
     with model.settled():
@@ -81,43 +81,43 @@ def save(model: Model, path: str | Path, weight_dtype: str | None = None) -> Non
             temporary.write_bytes(data)
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot be written: {os.strerror(error.errno or 0)}; give a file in a folder that is there"
+            f"{path}: cannot be written: {os.strerror(error.errno or 0)}; give a file in an existing folder"
         ) from None
 
 
 def read(path: str | Path) -> Saved:
-    """What `save` wrote.
+    """Reads a file written by `save`.
 
     Args:
         path: the file.
 
-    Errors: `CheckpointError` for a file that is missing, damaged, or another one.
+    Errors: `CheckpointError` for a file that is missing, damaged, or of another kind.
     """
     tensors: dict[str, Tensor] = {}
     check_regular(path, CheckpointError)
     try:
-        # safetensors takes no name that is not UTF-8
+        # safetensors accepts only names in UTF-8
         with Path(path).open("rb") as opened, safe_open(f"/dev/fd/{opened.fileno()}", "pt") as file:
             about = json.loads((file.metadata() or {})["sparsesnn"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dict
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
         network, kind = Network.from_dict(about["network"]), about["weight_dtype"]
         model = Model(network, weight_dtype=kind)
         for population, layer in model.layers.items():
             assert isinstance(layer, Layer)
             for name, c in _weights(population, layer):
-                found = Integers(tensors[name], tensors.pop(name + SCALES))
-                tensors[name] = product(found, layer.receivers(c))
+                rounded = Integers(tensors[name], tensors.pop(name + SCALES))
+                tensors[name] = product(rounded, layer.receivers(c))
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: there is no such file; give one that `sparsesnn quantize` wrote") from None
+        raise CheckpointError(f"{path}: no such file; give one written by `sparsesnn quantize`") from None
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
         raise CheckpointError(
-            f"{path}: is damaged, or no file with integer weights ({error}); give one that `sparsesnn quantize` wrote"
+            f"{path}: is damaged or not a file with integer weights ({error}); give one written by `sparsesnn quantize`"
         ) from None
     return Saved(network, kind, tensors)
 
 
 def load(path: str | Path, *, backend: str = "cpu") -> Model:
-    """The model in a file; its float32 weights begin as integer times scale.
+    """The model in a file; its float32 weights start as integer times scale.
 
     Args:
         path: the file.

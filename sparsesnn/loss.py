@@ -1,6 +1,6 @@
-"""Decoding and losses: from what a network puts out to logits, cross-entropy and activity regularizers.
+"""Decoding and losses: from a network's output to logits, cross-entropy and activity regularizers.
 
-All of it is differentiable PyTorch and works on the output of every backend; T steps, B samples, N neurons, C classes.
+Everything is differentiable in PyTorch and works on the output of every backend; T steps, B samples, N neurons, C classes.
 With a population code the last population has N = k·C neurons, class by class: neurons c·k to c·k + k - 1 are class c.
 """
 
@@ -32,9 +32,9 @@ def _steps_last(v: Tensor) -> Tensor:
 
 
 class _Maximum(torch.autograd.Function):
-    """max_t v[t]; steps that hold the maximum share its gradient equally, whatever PyTorch's own maxima do with ties.
+    """max_t v[t]; steps with the maximum share its gradient equally, while PyTorch's own maxima differ for ties.
 
-    A readout that nothing has reached yet is 0 at every step: ties are common.
+    A readout without input is 0 at every step, so ties are common.
     """
 
     @staticmethod
@@ -59,7 +59,7 @@ def _maximum(v: Tensor) -> Tensor:
     return most
 
 
-#: how the potentials [T, B, C] of an LI readout become logits [B, C]
+#: reductions of an LI readout's potentials [T, B, C] to logits [B, C]
 OVER_TIME: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
         "max": _maximum,
@@ -70,7 +70,7 @@ OVER_TIME: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     }
 )
 DECODINGS = (*OVER_TIME, "count")
-#: those whose cross-entropy the engine computes
+#: decodings whose cross-entropy the engine computes
 IN_ENGINE = ("mean", "sum", "last", "max")
 
 
@@ -85,12 +85,12 @@ def decode(output: Output, decoding: str, n_classes: int) -> Tensor:
     The gradient of "max" goes to the step of the maximum (shared equally among ties).
 
     Args:
-        output: what the model returned.
+        output: of the model.
         decoding: "max", "mean", "sum", "last" or "softmax_sum" for a network that ends in LI; "count" for one that ends in spikes.
         n_classes: C; the last population has C neurons, or k·C for a population code.
 
-    Errors: `DescriptionError` if the decoding is unknown or does not fit the readout; `ShapeError` if N is no multiple
-    of C, or there is no step to decode.
+    Errors: `DescriptionError` if the decoding is unknown or does not fit the readout; `ShapeError` if N is not a multiple
+    of C, or there are no steps.
     Source: max over time, Cramer et al. 2022 (Heidelberg spiking datasets), eq. 5; sum of softmax, Bittar & Garner 2022; rate code, Eshraghian et al. 2023.
     """
     n_classes = _check_decoding(decoding, n_classes)
@@ -117,10 +117,10 @@ def _check_decoding(decoding: str, n_classes: int) -> int:
     """The number of classes."""
     if decoding not in DECODINGS:
         raise DescriptionError(f"decoding is {decoding!r}; allowed: {', '.join(DECODINGS)}")
-    found = whole(n_classes)
-    if found is None or found < 1:
+    number = whole(n_classes)
+    if number is None or number < 1:
         raise DescriptionError(f"decode: n_classes is {n_classes!r}; give a whole number, at least 1")
-    return found
+    return number
 
 
 @named
@@ -133,7 +133,7 @@ def cross_entropy(
         output, decoding, n_classes: see `decode`.
         labels: whole numbers [B], 0 to C - 1; or floats [B, C], the share of each class in a mixed sample, rows that sum to 1:
             then the mean of -Σ_c label[b,c]·log softmax(logits)[b,c]. A tensor, sparse too, an array or a list.
-        label_smoothing: share of the target that is spread evenly over the classes, in [0, 1).
+        label_smoothing: share of the target spread evenly over the classes, in [0, 1).
 
     Errors: those of `decode`; `ShapeError` for labels of another shape or dtype, or out of range.
     """
@@ -142,12 +142,12 @@ def cross_entropy(
 
 @named
 class CrossEntropy:
-    """`cross_entropy` of one batch as a loss for `Model.learn`, which then needs no graph of PyTorch:
+    """`cross_entropy` of one batch as a loss for `Model.learn`, which then needs no PyTorch graph:
     `model.learn(spikes, CrossEntropy(labels, "mean", 20))`.
 
     Args:
         labels, decoding, n_classes, label_smoothing: see `cross_entropy`.
-        n_samples: where the labels are those of a part of a batch, of the whole batch: the loss is the sum over the part / n_samples.
+        n_samples: if the labels are part of a batch, the size of the whole batch: the loss is the sum over the part / n_samples.
 
     Attributes:
         logits, losses: of the last output, float32[B, C] and [B], detached.
@@ -183,15 +183,15 @@ class CrossEntropy:
 
     def _of_last_output(self, k: int) -> Tensor:
         if self._found is None:
-            raise AttributeError("CrossEntropy: logits and losses are those of an output; none has been given yet")
+            raise AttributeError("CrossEntropy: logits and losses exist only after a call with an output")
         x = self._found[k]
         return x if isinstance(x, Tensor) else torch.from_numpy(x)
 
     def __call__(self, output: Output) -> Tensor:
         """The loss of an output, float32[], differentiable."""
         if self.in_engine(output):
-            found: Tensor = _CrossEntropyInEngine.apply(output.potentials, self)
-            return found
+            value: Tensor = _CrossEntropyInEngine.apply(output.potentials, self)
+            return value
         logits = at_least_float32(decode(output, self.decoding, self.n_classes))
         self._check(logits.shape)
         self._check_range()
@@ -205,24 +205,24 @@ class CrossEntropy:
         return functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="none")
 
     def in_engine(self, output: Output) -> bool:
-        """Whether the engine computes it: of a readout in float32 on the CPU, with a neuron a class."""
+        """Whether the engine computes it: for a float32 readout on the CPU, with one neuron per class."""
         v = output.potentials
         is_plain = v is not None and v.dtype == torch.float32 and v.is_cpu and v.is_contiguous()
         return is_plain and self.fits_engine(v)
 
     def is_whole(self) -> bool:
-        """Whether `of_potentials` is all of it: not where a subclass adds to what is called, and not to that."""
+        """Whether `of_potentials` is the whole loss: not if a subclass extends `__call__` but not `of_potentials`."""
         own, ours = type(self), CrossEntropy
         return own.__call__ is ours.__call__ or own.of_potentials is not ours.of_potentials
 
     def fits_engine(self, v: Tensor | np.ndarray | None) -> bool:
-        """Whether the engine computes it of potentials that it made, or of some that lie as those do."""
+        """Whether the engine computes it for its own potentials, or for others with the same layout."""
         if v is None or self.decoding not in IN_ENGINE or self.n_classes != v.shape[-1] or not len(v):
             return False
         return self.labels.is_cpu and not self.labels.requires_grad
 
     def of_potentials(self, v: np.ndarray) -> tuple[Tensor, Callable[[float], np.ndarray]]:
-        """The loss of potentials for which `in_engine` holds, detached, and its gradient by them times a number, [1, B, C] where
+        """The detached loss of potentials for which `in_engine` holds, and a function for its gradient times a number, [1, B, C] if
         it is the same at all steps."""
         self._check(v.shape[1:])
         labels = self.labels.contiguous().numpy()
@@ -236,14 +236,14 @@ class CrossEntropy:
         return torch.from_numpy(loss), lambda d_loss: np.asarray(_core.cross_entropy_grad(*of, logits, d_loss))
 
     def _check(self, shape: tuple[int, ...]) -> None:
-        """Whether the labels are those of logits of this shape."""
+        """Raises `ShapeError` if the labels do not fit logits of this shape."""
         labels = self.labels
         shares = labels.dtype == torch.float32
         if labels.shape != shape[: 2 if shares else 1] or not (shares or labels.dtype == torch.int64):
             raise ShapeError(
                 f"cross_entropy: labels are {labels.dtype} with shape {tuple(labels.shape)}; "
                 f"give int64 with shape {tuple(shape[:1])}, one class per sample, "
-                f"or float32 with shape {tuple(shape)}, the share of each class; spikes are [T, B, N]: where samples come first, "
+                f"or float32 with shape {tuple(shape)}, the share of each class; spikes are [T, B, N]: if samples come first, use "
                 "SpikeBatch.from_dense(..., batch_first=True)"
             )
         if not self.n_samples:
@@ -253,7 +253,7 @@ class CrossEntropy:
             if not bool(low >= 0) or not bool(((sums - 1).abs() < 1e-3).all()):
                 raise ShapeError(
                     f"cross_entropy: shares of classes run from {float(low):g} and sum to {float(sums.min()):g} to "
-                    f"{float(sums.max()):g} a sample; allowed: from 0, with the sum 1"
+                    f"{float(sums.max()):g} per sample; allowed: from 0, with the sum 1"
                 )
 
     def _check_range(self) -> None:
@@ -270,7 +270,7 @@ class CrossEntropy:
 class _CrossEntropyInEngine(torch.autograd.Function):
     """forward(potentials, loss) -> the loss of these potentials.
 
-    A gradient that is differentiated again is PyTorch's, of the same formula; see `sparsesnn.first_order`.
+    A gradient to be differentiated again is computed by PyTorch with the same formula; see `sparsesnn.first_order`.
     """
 
     @staticmethod
@@ -292,7 +292,7 @@ class _CrossEntropyInEngine(torch.autograd.Function):
 
 @first_order("a CrossEntropy with its own of_potentials")
 def _gradient_in_engine(ctx: Any, *d: Tensor) -> tuple[Tensor, None]:
-    (v,) = ctx.saved_tensors  # PyTorch looks whether it was changed since
+    (v,) = ctx.saved_tensors  # PyTorch checks whether it has changed since
     return torch.from_numpy(ctx.gradient(float(d[0]))).expand_as(v), None
 
 
@@ -307,29 +307,31 @@ def activity_regularizer(
     n_samples: int | None = None,
     over_batch: Callable[[Tensor], Tensor] = lambda counts: counts,
 ) -> Tensor:
-    """Punishes neurons that are too quiet and populations that are too active; float32[], to add to the loss.
+    """Penalizes too quiet neurons and too active populations; float32[], to add to the loss.
 
         a[n] = (1 / (T·B)) Σ_t Σ_b s[t,b,n]
         Σ_populations  strength_lower · mean_n max(0, lower - a[n])²  +  strength_upper · max(0, mean_n a[n] - upper)²
 
     Args:
-        output: what the model returned; all its spiking populations count.
+        output: of the model; all its spiking populations count.
         lower: wanted activity of every neuron, spikes per neuron and step; a dict sets it for the named populations
             only; None: no lower bound.
         upper: highest wanted mean activity of a population, likewise.
         strength_lower, strength_upper: weights of the two terms. Activities are small numbers and enter squared, so
             useful strengths are large, of the order of 1 / lower².
-        n_samples, over_batch: where the output holds a part of the batch: B, and what makes counts [N] of a part those
-            of the batch.
+        n_samples, over_batch: if the output is part of a batch: B, and a function from the part's counts [N] to those of
+            the batch.
 
     Errors: `DescriptionError` if neither bound is given, a bound is outside 0 to 1, or a named population is not one
     of the output's spiking populations.
-    Source: Zenke & Vogels 2021, eq. 14 and 15, with activities in place of counts.
+    Source: Zenke & Vogels 2021, eq. 14 and 15, with activities instead of counts.
     """
     if lower is None and upper is None:
         raise DescriptionError("activity_regularizer: lower and upper are both None; give at least one bound")
     if not output.spikes:
-        raise DescriptionError("activity_regularizer: the network has no spiking population, so nothing to regularize")
+        raise DescriptionError(
+            "activity_regularizer: the network has no spiking population, and so nothing to regularize"
+        )
     lowers, uppers = _bounds("lower", lower, output), _bounds("upper", upper, output)
     terms = []
     for name, spikes in output.spikes.items():
@@ -350,14 +352,14 @@ def _bounds(what: str, bound: float | Mapping[str, float] | None, output: Output
     bounds = dict(bound) if isinstance(bound, Mapping) else dict.fromkeys(output.spikes, bound)
     for name, value in bounds.items():
         if name not in output.spikes:
-            raise DescriptionError(f"{what}: {name!r} is no spiking population; there are {list(output.spikes)}")
+            raise DescriptionError(f"{what}: {name!r} is not a spiking population; spiking ones: {list(output.spikes)}")
         if not isinstance(plain(value), (int, float)) or not 0 <= value <= 1:
             raise DescriptionError(f"{what}: {name!r} has {value!r}; allowed: 0 to 1 spikes per neuron and step")
     return bounds
 
 
 def _labels(given: Any) -> Tensor:
-    """Labels as int64 or float32; others as they are, for messages."""
+    """Labels as int64 or float32; others unchanged, for messages."""
     labels = plain_tensor(given, "cross_entropy: labels")
     if labels.is_floating_point():
         return labels.float()
@@ -365,7 +367,7 @@ def _labels(given: Any) -> Tensor:
 
 
 def _by_class(x: Tensor, name: str, n_classes: int) -> Tensor:
-    """[..., N] as [..., C, k]; as it is where k is 1."""
+    """[..., N] as [..., C, k]; unchanged if k is 1."""
     n = x.shape[-1]
     if n % n_classes:
         raise ShapeError(

@@ -1,19 +1,19 @@
-"""Networks of convolutions as a text.
+"""Convolutional networks as a text.
 
     "1x28x28:5C12+MP2-5C64+MP2-10"      an image of 1 × 28 × 28, two convolutions, ten LI readouts
     "2x34x34:3C8s2-3C16s2p-AP2-128r-10s"  strided, padded, pooled spikes, recurrent neurons, a spiking readout
     "1x700:9C8s4p-SP2-5C16-20"   one axis: channels and length; 9C8 is `Conv1d(8, 9)`, SP2 pools two neighbors
 
-After channels, height and width of the input (channels and length), whose neurons are in this order, come layers, joined by `-`:
+After channels, height and width (or channels and length) of the input, whose neurons are in this order, come layers, joined by `-`:
 
 | text | layer |
 |---|---|
 | `5C12` | convolution, kernel 5 × 5, 12 channels, and a population of LIF neurons, one for each element of its maps |
-| `MP2`, `AP2`, `SP2` | maximum, average, sum of the spikes over 2 × 2; no neurons of its own |
+| `MP2`, `AP2`, `SP2` | maximum, average, sum of the spikes over 2 × 2; without neurons |
 | `1024` | fully connected LIF neurons; the last size is the readout: LI, or with `s` a spiking LIF population |
 
 Letters after a convolution: `s2` stride, `p2` padding (`p`: half the kernel), `d2` dilation, `g2` groups, and the letter of a neuron model; after a
-size those of `sparsesnn.parse_net`; after a pool `s2`, its stride. `+MP2` pools the currents, before the neurons: the order of
+size, those of `sparsesnn.parse_net`; after a pool, `s2`, its stride. `+MP2` pools the currents, before the neurons: the order of
 snnTorch's "convolution, pooling, Leaky".
 """
 
@@ -33,7 +33,7 @@ HEAD = re.compile(r"\s*(\d{1,6})x(\d{1,6})(?:x(\d{1,6}))?\s*:")
 
 
 def parse_maps(text: str, neurons: Callable[[int | None, str, bool], Any], models: str) -> list[Any]:
-    """The chain that a text describes, see the module: populations and kinds of synapses.
+    """The chain described by a text, see the module: populations and kinds of synapses.
 
     Args:
         neurons: makes a population from its number of neurons, its letters, and whether it is the last.
@@ -61,7 +61,7 @@ def parse_maps(text: str, neurons: Callable[[int | None, str, bool], Any], model
         size = re.fullmatch(rf"([1-9]\d{{0,8}})([rs{models}]*)", first)
         if None in after or (conv is None and (size is None or after)) or (conv is not None and last):
             raise DescriptionError(
-                f"net {text!r}: {layer!r} is no layer here; give a convolution such as 5C12 (s2: stride, p2: padding, d2: "
+                f"net {text!r}: {layer!r} is not a layer; give a convolution such as 5C12 (s2: stride, p2: padding, d2: "
                 "dilation, g2: groups, or the letter of a neuron model), a pool such as MP2, AP2 or SP2, or a size; the last is a size"
             )
         if conv is not None:

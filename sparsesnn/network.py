@@ -1,4 +1,4 @@
-"""A network described once: populations, and the connections between them."""
+"""The description of a network: populations, and the connections between them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sparsesnn.subclasses import as_described
 from sparsesnn.synapses import Dense, Series, Shape, Sparse, Synapses
 from sparsesnn.wording import unknown
 
-#: of a network; the checks of its parts look at all pairs of them
+#: limits of a network, because its checks compare all pairs
 MAX_POPULATIONS, MAX_CONNECTIONS = 4096, 16_384
 
 
@@ -45,7 +45,7 @@ class Network:
         connections: in any order; a population's currents are summed in this order, its recurrent connections last.
             `recurrent=True` on a population adds `Connection(name, name, delay=1)`.
 
-    Convolutions and pooling learn here what shape their sender has, and a population without n how many neurons they make.
+    Here convolutions and pooling get the shape of their sender, and a population without n its number of neurons.
 
     Errors: `DescriptionError` for unknown names, cycles, readouts that are read from, populations without input, sizes that
     do not fit.
@@ -87,7 +87,7 @@ class Network:
                 raise DescriptionError(f"connection {c.pre}->{c.post}: an Input receives nothing")
             if isinstance(self.populations[c.pre], LI):
                 raise DescriptionError(
-                    f"connection {c.pre}->{c.post}: an LI readout does not fire; put it last, with LIF in its place"
+                    f"connection {c.pre}->{c.post}: an LI readout does not fire; put it last, and use LIF here"
                 )
             if order[c.pre] > order[c.post]:
                 raise DescriptionError(
@@ -101,20 +101,20 @@ class Network:
         names = [c.name for c in self.connections]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise DescriptionError(
-                f"connection {twice[0]}: is there twice; connections between the same two populations need different "
+                f"connection {twice[0]}: exists twice; connections between the same two populations need different "
                 "delays: merge them, or change a delay"
             )
 
     def __reduce__(self) -> tuple[type[Network], tuple[dict[str, AnyPopulation], tuple[Connection, ...]]]:
-        """For `copy.deepcopy` of a model, and processes that are handed one: a view of a table cannot be copied."""
+        """For `copy.deepcopy` and pickling of a model: a view of a table cannot be copied."""
         return Network, (dict(self.populations), self.connections)
 
     @classmethod
     def chain(cls, *parts: AnyPopulation | Synapses, delay: int = 0) -> Network:
         """A feed-forward chain: `Network.chain(Input(700), LIF(256, recurrent=True), LI(20))`.
 
-        Kinds of synapses stand between the populations that they join, several in the order in which they act; where
-        none stands they are dense: `Network.chain(Input(shape=(34, 34, 2)), Conv2d(8, 3), LIF(), Pool("sum", 2), Conv2d(16, 3),
+        Kinds of synapses stand between the populations that they connect, several in the order in which they act; without
+        any, synapses are dense: `Network.chain(Input(shape=(34, 34, 2)), Conv2d(8, 3), LIF(), Pool("sum", 2), Conv2d(16, 3),
         LIF(), LI(10))`. Names are `input`, `hidden` (or `hidden1`, `hidden2`, …) and `output`.
         """
         populations: list[AnyPopulation] = []
@@ -128,7 +128,7 @@ class Network:
             else:
                 between[-1].append(part)
         if between and between[-1]:
-            raise DescriptionError(f"a chain ends with {between[-1][-1]}; put a population behind it")
+            raise DescriptionError(f"a chain ends with {between[-1][-1]}; put a population after it")
         if populations and not isinstance(populations[0], Input):
             raise DescriptionError(f"a chain begins with {type(populations[0]).__name__}; put an Input before it")
         if len(populations) < 2:
@@ -142,7 +142,7 @@ class Network:
             tuple(Connection(names[k], names[k + 1], delay, kinds[k]) for k in range(len(names) - 1)),
         )
 
-    # ---- looked at ---------------------------------------------------------------------------------------------
+    # ---- queries -----------------------------------------------------------------------------------------------
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ class Network:
         return any(c.is_recurrent for c in self.incoming(name))
 
     def receivers(self) -> dict[str, LI | Population]:
-        """All populations but the input, by name: what a model makes its layers from.
+        """All populations except the input, by name, which become a model's layers.
 
         Errors: `DescriptionError` unless there is one `Input`.
         """
@@ -176,38 +176,38 @@ class Network:
         return {name: p for name, p in self.populations.items() if not isinstance(p, Input)}
 
     def shape(self, name: str) -> Shape | None:
-        """Height, width and channels of a population; None of one that has no shape."""
-        found = (c.synapses.post_shape for c in self.incoming(name))
-        return getattr(self.populations[name], "shape", None) or next((s for s in found if s is not None), None)
+        """Height, width and channels of a population; None if it has no shape."""
+        shapes = (c.synapses.post_shape for c in self.incoming(name))
+        return getattr(self.populations[name], "shape", None) or next((s for s in shapes if s is not None), None)
 
     @property
     def is_matrices(self) -> bool:
-        """Whether all synapses are matrices, spread out: no convolution, no pooling."""
+        """Whether all synapses are matrices when expanded: no convolution, no pooling."""
         return all(c.synapses.is_matrix for c in self.connections)
 
     def history(self, name: str) -> int:
-        """How many past steps of a population's lists are still needed later: the longest delay that reads them."""
+        """Number of past steps of a population's lists still needed later: the longest delay of a reader."""
         return max((c.reach for c in self.connections if c.pre == name), default=0)
 
     def delays_text(self, name: str, form: str = "{}") -> str:
-        """`delays input 0, 6, 12` in words, for people; "" where no connection into the population has a delay of its own."""
-        found: dict[str, list[str]] = {}
+        """A text such as `delays input 0, 6, 12`; "" if no connection into the population has an unusual delay."""
+        delays_of: dict[str, list[str]] = {}
         for c in self.incoming(name):
-            found.setdefault(c.pre, []).append(str(c.delay))
+            delays_of.setdefault(c.pre, []).append(str(c.delay))
         least = {c.pre: [str(c.least_delay)] for c in self.incoming(name)}
-        shown = [f"{pre} {', '.join(delays)}" for pre, delays in found.items() if delays != least[pre]]
+        shown = [f"{pre} {', '.join(delays)}" for pre, delays in delays_of.items() if delays != least[pre]]
         return form.format(f"delays {'; '.join(shown)}") if shown else ""
 
     def n_weights(self) -> int:
-        """Weights of all connections, recurrent ones included."""
+        """Number of weights of all connections, including recurrent ones."""
         return sum(self.n_weights_of(c) for c in self.connections)
 
     def n_weights_of(self, connection: Connection) -> int:
-        """Weights of one connection."""
+        """Number of weights of one connection."""
         return connection.synapses.n_weights(*self.ends(connection))
 
     def ends(self, connection: Connection) -> tuple[int, int]:
-        """Neurons before and behind a connection."""
+        """Numbers of neurons before and after a connection."""
         return self.populations[connection.pre].n, self.populations[connection.post].n
 
     def with_population(self, name: str, **changes: Any) -> Network:
@@ -226,7 +226,7 @@ class Network:
         """The same network with one delay between populations; recurrent connections keep theirs.
 
         Args:
-            from_inputs: False leaves connections from the input as they are.
+            from_inputs: False does not change connections from the input.
         """
         kept = () if from_inputs else self.inputs
         changed = (c if c.is_recurrent or c.pre in kept else replace(c, delay=delay) for c in self.connections)
@@ -235,12 +235,12 @@ class Network:
     def with_delays(self, delays: Sequence[int], *, recurrent: bool = False) -> Network:
         """The same network with a copy of each connection into a hidden population for each delay, in this order.
 
-        A copy has weights of its own: the receiver hears its sender at several times. Connections into the output
-        population stay as they are.
+        Each copy has its own weights: the receiver gets its sender's spikes at several times. Connections into the output
+        population do not change.
 
         Args:
-            delays: in steps, all different; 1 or more where `recurrent`.
-            recurrent: copies recurrent connections; else the connections between populations.
+            delays: in steps, all different; 1 or more if `recurrent`.
+            recurrent: copy recurrent connections instead of those between populations.
         """
 
         def copies(c: Connection) -> tuple[Connection, ...]:
@@ -251,12 +251,12 @@ class Network:
         return Network(self.populations, tuple(copy for c in self.connections for copy in copies(c)))
 
     def with_axonal_delays(self, longest: int, *, learn: bool = False, recurrent: bool = False) -> Network:
-        """The same network where each sender of a connection into a hidden population has a delay of its own.
+        """The same network with an axonal delay for each sender of a connection into a hidden population.
 
         Args:
             longest: see `sparsesnn.delays.Delays`.
             learn: train them.
-            recurrent: of recurrent connections; else of the connections between populations.
+            recurrent: for recurrent connections instead of those between populations.
         """
 
         def changed(k: int, c: Connection) -> Connection:
@@ -303,9 +303,9 @@ class Network:
     def from_json(cls, text: str) -> Network:
         try:
             data = json.loads(text)
-        except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
+        except (ValueError, RecursionError) as error:  # ValueError: also numbers with thousands of digits
             raise DescriptionError(
-                f"network: {text[:40]!r} is not JSON: {error}; give the text itself, of a file Path(file).read_text()"
+                f"network: {text[:40]!r} is not JSON: {error}; give the text itself; for a file, Path(file).read_text()"
             ) from None
         if not isinstance(data, dict):
             raise DescriptionError(f"network: the JSON is a {type(data).__name__}; give an object")
@@ -315,27 +315,27 @@ class Network:
 def _as_described(
     populations: Mapping[str, AnyPopulation], connections: Sequence[Connection]
 ) -> tuple[dict[str, AnyPopulation], tuple[Connection, ...]]:
-    """Without subclasses, whose own methods and parameters no engine reads."""
-    found = {
+    """The description without subclasses, because engines ignore their methods and parameters."""
+    parts = {
         name: described(p, f"population {name!r}") if isinstance(p, (Input, LI, Population)) else p
         for name, p in populations.items()
     }
-    return found, tuple(as_described(c, [Connection], f"connection {c.pre}->{c.post}", "class") for c in connections)
+    return parts, tuple(as_described(c, [Connection], f"connection {c.pre}->{c.post}", "class") for c in connections)
 
 
 def _with_loops(
     populations: dict[str, AnyPopulation], connections: tuple[Connection, ...]
 ) -> tuple[dict[str, AnyPopulation], tuple[Connection, ...]]:
-    """`recurrent=True` becomes a connection; recurrent connections go last, in the order of their populations."""
+    """Turns `recurrent=True` into a connection; recurrent connections come last, in the order of their populations."""
     wants = [name for name, p in populations.items() if getattr(p, "recurrent", False)]
     loops = [*(c for c in connections if c.is_recurrent), *(Connection(name, name) for name in wants)]
     loops.sort(key=lambda c: list(populations).index(c.pre) if c.pre in populations else -1)
-    found = {name: replace(p, recurrent=False) if name in wants else p for name, p in populations.items()}  # type: ignore[arg-type]
-    return found, (*(c for c in connections if not c.is_recurrent), *loops)
+    parts = {name: replace(p, recurrent=False) if name in wants else p for name, p in populations.items()}  # type: ignore[arg-type]
+    return parts, (*(c for c in connections if not c.is_recurrent), *loops)
 
 
 def _named(connections: tuple[Connection, ...]) -> tuple[Connection, ...]:
-    """With delays in names where several join the same populations."""
+    """The connections, with delays in the names if several connect the same populations."""
     pairs = Counter((c.pre, c.post) for c in connections)
     return tuple(c.named(c.name_with_delay if pairs[c.pre, c.post] > 1 else f"{c.pre}->{c.post}") for c in connections)
 
@@ -343,7 +343,7 @@ def _named(connections: tuple[Connection, ...]) -> tuple[Connection, ...]:
 def _with_sizes(
     populations: dict[str, AnyPopulation], connections: tuple[Connection, ...]
 ) -> tuple[dict[str, AnyPopulation], tuple[Connection, ...]]:
-    """Kinds of synapses that read maps are told those of their sender, populations without n what their synapses make."""
+    """Sets the sender's shape for synapses that read maps, and the size of populations without n from their synapses."""
     shapes = {name: getattr(p, "shape", None) for name, p in populations.items()}
     bound = list(connections)
     for name, p in populations.items():
@@ -364,7 +364,7 @@ def _with_sizes(
             bound[k] = replace(c, synapses=synapses)
         shape, n = shapes[name], getattr(p, "n", 0)
         if n is None and shape is None:
-            raise DescriptionError(f"population {name!r}: n is None, and no convolution or pooling makes it; give n")
+            raise DescriptionError(f"population {name!r}: n is None, and no convolution or pooling sets it; give n")
         if shape is not None and n != math.prod(shape):
             if n is not None:
                 raise DescriptionError(
@@ -380,15 +380,15 @@ def parse_net(text: str, **defaults: Any) -> Network:
 
     Sizes joined by `-`. After a size: `r` recurrent, or the letter of a neuron model (`model_letters()`), LIF without one;
     the last is an LI readout, or with `s` spiking neurons that are all listed, for rate codes; `p0.1`: the
-    population hears through `Sparse(density=0.1)` synapses, each connection with a draw of its own.
+    population's input connections are `Sparse(density=0.1)`, each drawn separately.
     `"2x34x34:3C8s2-3C16s2-10"` has convolutions: see `sparsesnn.map_text`.
 
     Args:
         text: the sizes.
-        defaults: arguments of every hidden population (those that a model does not know, such as `alpha` for LIF, are left
-            out where they do not apply).
+        defaults: arguments of every hidden population (arguments that a model lacks, such as `alpha` for LIF, are ignored
+            for it).
 
-    Errors: `DescriptionError` for a text that is none, and unknown arguments.
+    Errors: `DescriptionError` for an invalid text, and unknown arguments.
     """
     if not isinstance(text, str):
         raise DescriptionError(f"net: is a {type(text).__name__}, {text!r}; give a text, such as '700-256r-20'")
@@ -401,14 +401,14 @@ def parse_net(text: str, **defaults: Any) -> Network:
         if last and not flags:
             return LI(n, beta=_readout_beta(defaults))  # type: ignore[arg-type]
         if last and "s" not in flags:
-            raise DescriptionError(f"net {text!r}: the readout takes no letter but 's' (spiking)")
+            raise DescriptionError(f"net {text!r}: the readout allows only the letter 's' (spiking)")
         if "s" in flags and not last:
-            raise DescriptionError(f"net {text!r}: 's' is for the last one, the readout")
+            raise DescriptionError(f"net {text!r}: 's' is allowed only for the last size, the readout")
         spiking = {"grad_threshold": -math.inf, "capacity": None, "activity": "natural"} if last else {}
         letters = set(flags) & set(models)
         if len(letters) > 1:
             raise DescriptionError(
-                f"net {text!r}: {n}{flags} has {len(letters)} neuron models; {model_letters()}: write one"
+                f"net {text!r}: {n}{flags} has {len(letters)} neuron models; {model_letters()}: give one"
             )
         model = models["".join(letters)]
         arguments = {k: v for k, v in defaults.items() if k in options_of(model)}
@@ -421,20 +421,20 @@ def parse_net(text: str, **defaults: Any) -> Network:
     matches = [re.fullmatch(pattern, word) for word in words]
     if len(matches) < 2 or None in matches:
         wrong = [word for word in words if not re.fullmatch(pattern, word)]
-        found = f"{wrong[0]!r} is no size" if wrong else "has one size; a network has two or more"
+        problem = f"{wrong[0]!r} is not a size" if wrong else "has one size; a network has two or more"
         raise DescriptionError(
-            f"net {text!r}: {found}; write sizes joined by '-', such as 700-256r-20 (r: recurrent, {model_letters()}, "
+            f"net {text!r}: {problem}; write sizes joined by '-', such as 700-256r-20 (r: recurrent, {model_letters()}, "
             "p0.1: sparse synapses of that density), or convolutions, such as 2x34x34:3C8s2-3C16s2-10"
         )
     sizes = [(int(m[1]), m[2]) for m in matches if m]
     if sizes[0][1]:
-        raise DescriptionError(f"net {text!r}: the first size is the input and takes no letter")
+        raise DescriptionError(f"net {text!r}: the first size is the input and allows no letter")
     hidden = [neurons(n, flags, last=False) for n, flags in sizes[1:-1]]
     network = Network.chain(Input(sizes[0][0]), *hidden, neurons(*sizes[-1], last=True))
     densities = {name: m[3] for name, m in zip(network.populations, matches) if m and m[3]}  # noqa: B905  Python 3.8
     if network.inputs[0] in densities:
         raise DescriptionError(
-            f"net {text!r}: the first size is the input, which hears nothing; move p to a later size"
+            f"net {text!r}: the first size is the input, which has no synapses; move p to a later size"
         )
     return replace(network, connections=tuple(_thinned(network, densities)))
 
@@ -447,7 +447,7 @@ def _thinned(network: Network, densities: Mapping[str, str]) -> Iterator[Connect
         try:
             density = float(densities[c.post])
         except ValueError:
-            raise DescriptionError(f"net: p{densities[c.post]} is no density; give one such as p0.1") from None
+            raise DescriptionError(f"net: p{densities[c.post]} is not a density; give one such as p0.1") from None
         yield replace(c, synapses=Sparse(density, seed=k))
 
 

@@ -2,8 +2,8 @@
 
     sparsesnn.onnx.export(model, "step.onnx")
 
-The graph has the dense semantics: spikes and states in, spikes or potentials and states out, all float32. Whoever runs it calls
-it once per time step, and passes the states on. `StepModule` is the same as a `torch.nn.Module`.
+The graph has dense semantics: spikes and states in, spikes or potentials and states out, all float32. Call it once per time
+step, and pass the states on. `StepModule` is the same as a `torch.nn.Module`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparsesnn.whole_file import whole_file
 
 __all__ = ["StepModule", "export"]
 
-#: of the operators; ONNX Runtime reads it from version 1.14 on
+#: version of the operators; ONNX Runtime supports it since 1.14
 OPSET = 18
 
 
@@ -33,18 +33,18 @@ class StepModule(nn.Module):
     `output, *states = step(spikes, *states)`, spikes [B, N] of the input. States, in the order of `state_names`:
 
         <population>.<state>    [B, N], such as hidden.v, at first 0
-        <population>.reset      [B, N], spikes that the reset of the next step reads; of populations that fire
-        <population>.past       [d, B, N], spikes of the last d steps, the latest first; of senders with a delay of up to d
+        <population>.reset      [B, N], spikes for the reset of the next step, if the population fires
+        <population>.past       [d, B, N], spikes of the last d steps, the latest first, for senders with delays of up to d
 
     Args:
-        model: its weights as they are now; populations with a capacity run without one.
+        model: its current weights are used; populations with a capacity run without one.
     """
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.network = model.network
         self.state_names: list[str] = []
-        #: shape of each state, with B in place of the samples
+        #: shape of each state, with B for the number of samples
         self.state_shapes: list[tuple[int | str, ...]] = []
         self.n_input = self.network.populations[self.network.inputs[0]].n
         with model.settled():
@@ -105,11 +105,11 @@ class StepModule(nn.Module):
                 )
                 i = i + product
             s = before.get(f"{name}.reset")
-            found = population.step(named, [before[f"{name}.{z}"] for z in population.states], s, s, i)
-            after |= {f"{name}.{z}": x for z, x in zip(population.states, found, strict=True)}
-            output = found[0]
+            result = population.step(named, [before[f"{name}.{z}"] for z in population.states], s, s, i)
+            after |= {f"{name}.{z}": x for z, x in zip(population.states, result, strict=True)}
+            output = result[0]
             if isinstance(population, Population):
-                output = sent[name] = after[f"{name}.reset"] = (found[0] > named["threshold"]).to(i.dtype)
+                output = sent[name] = after[f"{name}.reset"] = (result[0] > named["threshold"]).to(i.dtype)
         for name, x in sent.items():
             if f"{name}.past" in before:
                 after[f"{name}.past"] = torch.cat([x[None], before[f"{name}.past"][:-1]])
@@ -122,11 +122,11 @@ def export(model: Model, path: str | Path) -> StepModule:
     Inputs are `spikes` [B, N] and the states; outputs `output` [B, N] and the states, each called `next_<state>`. B is free.
 
     Args:
-        model: its weights as they are now.
+        model: its current weights are written.
         path: of the file.
 
-    Returns: what was written.
-    Errors: `MissingDependencyError` without onnx and onnxscript; `ConfigError` where the file cannot be written.
+    Returns: the written step.
+    Errors: `MissingDependencyError` without onnx and onnxscript; `ConfigError` if the file cannot be written.
     """
     try:
         import onnx  # noqa: F401
@@ -134,12 +134,12 @@ def export(model: Model, path: str | Path) -> StepModule:
     except ImportError as error:
         raise MissingDependencyError("onnx or onnxscript", "onnx", "the export of a network as ONNX") from error
     step, path = StepModule(model).eval(), Path(path)
-    # sizes 0 and 1 would be taken for constants
+    # the exporter would treat sizes 0 and 1 as constants
     arguments = (torch.zeros(2, step.n_input, dtype=torch.float32, device="cpu"), *step.first_states(2))
     batch = torch.export.Dim("B", min=1)
     axes = [{0: batch}, *({shape.index("B"): batch} for shape in step.state_shapes)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter's own making
+        warnings.simplefilter("ignore")  # warnings from the exporter's own code
         program = torch.onnx.export(
             step,
             arguments,
@@ -150,7 +150,7 @@ def export(model: Model, path: str | Path) -> StepModule:
             opset_version=OPSET,
             verbose=False,
         )
-    assert program is not None, "the exporter gives a program where it is not given a file"
+    assert program is not None, "without a file the exporter returns a program"
     try:
         with whole_file(path) as temporary:
             program.save(temporary)

@@ -1,9 +1,9 @@
-"""Options: fields of frozen dataclasses that declare what they mean and which values they allow.
+"""Options: fields of frozen dataclasses that declare their meaning and allowed values.
 
     lr: float = option(1e-3, "learning rate after the warm-up", low=0)
 
 Checks, error messages, the reader of configurations, command line flags and the comments of a printed configuration are
-all made from these declarations (see `sparsesnn.config`). Python 3.8 reads this file, as the neuron models that use it.
+all derived from these declarations (see `sparsesnn.config`). This file must work in Python 3.8, like the neuron models.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from sparsesnn.wording import meant
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033 - Python 3.8 has no cache
 def is_union(kind: Any) -> bool:
-    """Whether a type is one of several: X | Y."""
+    """Whether a type is a union, X | Y."""
     return typing.get_origin(kind) in (Union, getattr(types, "UnionType", Union))
 
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033 - Python 3.8 has no cache
 def is_table(kind: Any) -> bool:
-    """Whether a type is that of tables: dict[str, X], Mapping[str, X]."""
+    """Whether a type is a table: dict[str, X], Mapping[str, X]."""
     return kind is dict or typing.get_origin(kind) in (dict, Mapping)
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option: `option` declares it, `options_of` adds what its dataclass knows (name, type, default).
+    """One option: `option` declares it, `options_of` adds the dataclass's information (name, type, default).
 
     Args:
-        help: what it means, in one line.
-        low, high: bounds of a number, or of each number in a list. An infinity is allowed only where it is a bound.
-        above, below: bounds that the value itself does not reach.
-        choices: the texts that are allowed; a function where they are known later.
-        none: stands for None in a text, such as 0.
+        help: its meaning, in one line.
+        low, high: bounds of a number, or of each number in a list. An infinity is allowed only if it is a bound.
+        above, below: exclusive bounds.
+        choices: the allowed texts; a function if they are known later.
+        none: represents None in a text, such as 0.
         free: results do not depend on it, so it may differ between a run and its continuation.
         local: it may differ between the ranks of a run.
-        flag: a short flag of the command line; of a switch that is on by default, the flag that turns it off.
-        metavar: what the help of the command line calls the value.
-        former: a name that it had before; files and scripts may still hold it.
+        flag: a short flag on the command line; for a switch that is on by default, the flag that turns it off.
+        metavar: name of the value in the command line's help.
+        former: a former name, which files and scripts may still use.
     """
 
     help: str
@@ -68,34 +68,34 @@ class Option:
 
     @property
     def texts(self) -> Sequence[str]:
-        """The texts that are allowed; empty where these are not listed."""
+        """The allowed texts; empty if there is no list of them."""
         return self.choices() if callable(self.choices) else self.choices
 
     @property
     def meaning(self) -> str:
-        """What it means, and which values it allows where that is more than a type."""
+        """Its meaning, with the allowed values if they are more specific than a type."""
         bounds = (self.low, self.high, self.above, self.below)
         return f"{self.help} ({self.allowed})" if self.texts or any(b is not None for b in bounds) else self.help
 
     @property
     def allowed(self) -> str:
-        """The values that are allowed, in words."""
+        """The allowed values, in words."""
         return self._words(self.type)
 
     def check(self, value: Any, place: str, error: Type[Exception]) -> Any:  # noqa: UP006
-        """`value` in the declared type, with whole numbers as floats and lists as tuples where it says so.
+        """`value` in the declared type, converting whole numbers to floats and lists to tuples if needed.
 
-        Tensors, arrays and NumPy scalars become Python's numbers.
+        Tensors, arrays and NumPy scalars become Python numbers.
 
         Args:
-            place: for the message, with {} where the option's name goes: "optim.{}:" or "LIF: {}".
-            error: raised for a value that is not allowed.
+            place: for the message, with {} for the option's name: "optim.{}:" or "LIF: {}".
+            error: raised for an invalid value.
         """
-        if hasattr(value, "to_dense"):  # of a sparse tensor
+        if hasattr(value, "to_dense"):  # a sparse tensor
             value = value.to_dense()
         if getattr(value, "requires_grad", False):
             raise error(
-                f"{place.format(self.name)} is a tensor that requires a gradient, which a number in a description cannot carry; give the "
+                f"{place.format(self.name)} is a tensor that requires a gradient, which a number in a description cannot have; give the "
                 "tensor's detach(); to train a parameter, see the options learn_…"
             )
         try:
@@ -106,7 +106,7 @@ class Option:
             finite = ", finite" if infinite and "finite" not in self.allowed else ""
             no_number = self.type is float and not isinstance(misfit.value, (int, float))
             kind, example = ("numbers, ", f", such as {self.default!r}") if no_number else ("", "")
-            # values are short, and near ones mean something else, as gpu and ipu
+            # values are short, and similar ones have different meanings, such as gpu and ipu
             near = meant(misfit.value, self.texts, 0.8) if isinstance(misfit.value, str) else ""
             raise error(f"{where} is {misfit.value!r}; {near}allowed: {kind}{self.allowed}{finite}{example}") from None
 
@@ -186,7 +186,7 @@ class Option:
 
 
 class _MisfitError(ValueError):
-    """A value that is not allowed, or one in a list or table, and its place there."""
+    """An invalid value, possibly in a list or table, and its place there."""
 
     def __init__(self, value: Any, place: str = "") -> None:
         super().__init__(value)
@@ -195,15 +195,15 @@ class _MisfitError(ValueError):
 
 
 def plain(value: Any) -> Any:
-    """A tensor, an array or a NumPy scalar as a number or a list of numbers; anything else as it is."""
-    return plain(value.tolist()) if hasattr(value, "tolist") else value  # an array of objects may hold NumPy's numbers
+    """A tensor, an array or a NumPy scalar as a number or a list of numbers; anything else unchanged."""
+    return plain(value.tolist()) if hasattr(value, "tolist") else value  # an array of objects may contain NumPy numbers
 
 
 def whole(value: Any) -> Optional[int]:  # noqa: UP045
-    """The whole number that a value stands for; None for any other value.
+    """The whole number represented by a value; None for any other value.
 
-    Python's and NumPy's integers count, arrays and tensors of shape [] that hold one, and other types with `__index__`.
-    A float does not, even 4.0, and neither does a bool: where things are counted, both are mostly mistakes.
+    Accepts Python and NumPy integers, arrays and tensors of shape [] with one, and other types with `__index__`.
+    Rejects floats, even 4.0, and bools: as counts, both are usually mistakes.
     """
     value = plain(value)
     if isinstance(value, bool):
@@ -215,16 +215,16 @@ def whole(value: Any) -> Optional[int]:  # noqa: UP045
 
 
 def number(value: Any) -> Optional[float]:  # noqa: UP045
-    """The number that a value stands for; None for any other value.
+    """The number represented by a value; None for any other value.
 
-    Whole numbers count (see `whole`), and floats in the same forms; a bool and a text do not.
+    Accepts whole numbers (see `whole`), and floats in the same forms; rejects bools and texts.
     """
     value = plain(value)
-    found = whole(value)
-    if found is None and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
+    integer = whole(value)
+    if integer is None and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
         return None
     try:
-        return float(value if found is None else found)
+        return float(value if integer is None else integer)
     except OverflowError:  # beyond the largest float
         return None
 
@@ -234,11 +234,11 @@ def _number(x: float) -> str:
 
 
 def option(default: Any, help: str, **declared: Any) -> Any:
-    """A field of a frozen dataclass with all that there is to know of it.
+    """A field of a frozen dataclass with its declaration.
 
     Args:
         default: of the field; a function makes a new one each time.
-        help: what it means, in one line: it stands in --help and, as a comment, in a printed configuration.
+        help: its meaning, in one line: shown in --help and, as a comment, in a printed configuration.
         declared: see `Option`.
     """
     made: Any = {"default_factory": default} if callable(default) else {"default": default}
@@ -246,29 +246,29 @@ def option(default: Any, help: str, **declared: Any) -> Any:
 
 
 def options_of(cls: Any) -> Mapping[str, Option]:
-    """The options that a dataclass declares, by name, in their order."""
+    """The options declared by a dataclass, by name, in order."""
     if cls not in _KNOWN:
         kinds = typing.get_type_hints(cls)
-        found = {}
+        options = {}
         for f in fields(cls):
             if "option" in f.metadata:
                 default = f.default if f.default_factory is MISSING else f.default_factory()
-                found[f.name] = replace(f.metadata["option"], name=f.name, type=kinds[f.name], default=default)
-        _KNOWN[cls] = types.MappingProxyType(found)
+                options[f.name] = replace(f.metadata["option"], name=f.name, type=kinds[f.name], default=default)
+        _KNOWN[cls] = types.MappingProxyType(options)
     return _KNOWN[cls]
 
 
 def former_names(known: Mapping[str, Option]) -> Dict[str, str]:  # noqa: UP006
-    """For each former name of an option the one of now."""
+    """Current names of options by their former names."""
     return {option.former: name for name, option in known.items() if option.former}
 
 
-#: what `options_of` has found
+#: cache of `options_of`
 _KNOWN: Dict[Any, Mapping[str, Option]] = {}  # noqa: UP006
 
 
 def part_of(instance: Any, cls: Any) -> Any:
-    """The dataclass `cls` with the fields of an instance of a class that extends it."""
+    """An instance of the dataclass `cls` from an instance of a subclass."""
     return cls(**{f.name: getattr(instance, f.name) for f in fields(cls)})
 
 
@@ -277,7 +277,7 @@ def check(instance: Any, place: str, error: Type[Exception]) -> None:  # noqa: U
 
     Args:
         place: see `Option.check`.
-        error: raised for the first value that is not allowed.
+        error: raised for the first invalid value.
     """
     for name, known in options_of(type(instance)).items():
         value = known.check(getattr(instance, name), place, error)

@@ -1,4 +1,4 @@
-"""What layers and networks put out, on every engine."""
+"""Outputs of layers and networks, for every engine."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from sparsesnn.spikes import SpikeBatch
 from sparsesnn.tensor_like import plain_tensor
 from sparsesnn.traces import Traces
 
-#: what a layer puts out: lists (cpu), a 0/1 tensor [T, B, N] (dense), or the potentials [T, B, N] of a readout
+#: output of a layer: lists (cpu), a 0/1 tensor [T, B, N] (dense), or the potentials [T, B, N] of a readout
 LayerOutput = SpikeBatch | Tensor
 
 
 @dataclass(eq=False)  # not frozen, as `SpikeBatch`
 class LayerState:
-    """What a layer hands from one chunk of a sequence to the next; carries no gradient (truncated BPTT).
+    """A layer's state between two chunks of a sequence; carries no gradient (truncated BPTT).
 
     Args:
-        states: by name, those of the neuron model, float32[B, N]: `v`, the potential after the last step, before the reset
-            that the next step applies, and what else the model has. They can be read as attributes too.
-        history: output of the last steps, as many as a later reader needs; None if none are needed.
-        step: steps run so far; the choice among candidates that overflow a capacity depends on it.
+        states: of the neuron model, by name, float32[B, N]: `v`, the potential after the last step, before the reset
+            applied by the next step, and others of the model. They are also attributes.
+        history: output of the last steps needed by later readers; None if none are needed.
+        step: number of steps run so far; the choice among candidates for a full list depends on it.
         training_step: of the pass that began the sequence, see `sparsesnn.rotation`; likewise.
     """
 
@@ -46,33 +46,33 @@ class LayerState:
     def __getattr__(self, name: str) -> Tensor:
         states = self.__dict__.get("states", {})
         if name in states:
-            found: Tensor = states[name]
-            return found
+            value: Tensor = states[name]
+            return value
         raise AttributeError(f"LayerState has no {name!r}; it has the states {list(states)}")
 
     def of(self, names: Sequence[str]) -> list[Tensor]:
-        """The states of these names. Errors: `ShapeError` where one is missing."""
+        """The states with these names. Errors: `ShapeError` if one is missing."""
         if missing := [name for name in names if name not in self.states]:
             raise ShapeError(
-                f"state: has {list(self.states)}; the neuron model needs {list(names)}: {missing} missing; pass the state that "
-                "this layer returned"
+                f"state: has {list(self.states)}; the neuron model needs {list(names)}: {missing} missing; pass the state "
+                "returned by this layer"
             )
         return [plain_tensor(self.states[name], f"state: numbers of {name}") for name in names]
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """What has fewer bytes as float32: sums of it would be rounded."""
+    """Narrower types as float32, because their sums would be rounded."""
     return x.float() if x.dtype.itemsize < 4 else x
 
 
 def check_state(state: object) -> None:
-    """`ShapeError` for what cannot be the state of a network."""
+    """`ShapeError` for a type that is not the state of a network."""
     if state is not None and not isinstance(state, Mapping):
         raise ShapeError(f"Model: state is {type(state).__name__}; give the state of an output, output.state, or None")
 
 
 class CountedSpikes(Mapping[str, Any]):
-    """Spikes per population that are counted without making the tensors or lists that autograd sees."""
+    """Spikes per population that can be counted without creating autograd's tensors or lists."""
 
     @abstractmethod
     def activity(self) -> dict[str, float]:
@@ -80,11 +80,11 @@ class CountedSpikes(Mapping[str, Any]):
 
     @abstractmethod
     def dropped(self) -> dict[str, int]:
-        """Candidates that found no slot."""
+        """Number of dropped candidates."""
 
 
 class Lazily(Mapping[str, Any]):
-    """Values that are made when somebody asks for them, and kept."""
+    """Values created on first access, and kept."""
 
     def __init__(self, make: Callable[[str], Any], names: Iterable[str]) -> None:
         self._make, self._names = make, tuple(names)
@@ -97,7 +97,7 @@ class Lazily(Mapping[str, Any]):
             self._made[name] = self._make(name)
         return self._made[name]
 
-    def __contains__(self, name: object) -> bool:  # that of a mapping would make it
+    def __contains__(self, name: object) -> bool:  # Mapping's would create the value
         return name in self._names
 
     def __iter__(self) -> Iterator[str]:
@@ -112,14 +112,14 @@ class Lazily(Mapping[str, Any]):
 
 @dataclass(eq=False)  # not frozen, as `SpikeBatch`
 class Output:
-    """What a network puts out.
+    """The output of a network.
 
     Args:
         potentials: float32[T, B, N] of the LI readout; None if the last population fires.
-        spikes: per spiking population its lists (cpu) or 0/1 tensor [T, B, N] (dense), both differentiable.
+        spikes: per spiking population, its lists (cpu) or 0/1 tensor [T, B, N] (dense), both differentiable.
         state: per population, to pass to the next chunk.
         output: name of the last population.
-        traces: of the populations that were to be recorded, see `Model.forward`.
+        traces: of the recorded populations, see `Model.forward`.
     """
 
     potentials: Tensor | None
@@ -137,7 +137,7 @@ class Output:
         """float32[B, N], spikes of a population over the sequence (default: the last); differentiable."""
         if (name or self.output) not in self.spikes:
             raise DescriptionError(
-                f"counts: {name or self.output!r} is no population that fires; allowed: {', '.join(self.spikes)}"
+                f"counts: {name or self.output!r} is not a spiking population; allowed: {', '.join(self.spikes)}"
             )
         spikes = self.spikes[name or self.output]
         return spikes.counts() if isinstance(spikes, SpikeBatch) else at_least_float32(spikes).sum(0)
@@ -152,7 +152,7 @@ class Output:
         }
 
     def dropped(self) -> dict[str, int]:
-        """Candidates that found no slot, per spiking population."""
+        """Number of dropped candidates per spiking population."""
         if isinstance(self.spikes, CountedSpikes):
             return self.spikes.dropped()
         return {k: s.n_dropped() if isinstance(s, SpikeBatch) else 0 for k, s in self.spikes.items()}
@@ -163,13 +163,13 @@ def n_steps(x: LayerOutput) -> int:
 
 
 def join(before: LayerOutput, x: LayerOutput) -> LayerOutput:
-    """Spikes that a state keeps, followed by `x`. Errors: `ShapeError` if they are of another batch, population or backend."""
+    """A state's spikes, followed by `x`. Errors: `ShapeError` if they are of another batch, population or backend."""
     if isinstance(before, SpikeBatch) != isinstance(x, SpikeBatch):
-        raise ShapeError("state: its history is of the other backend; pass the state that this model returned")
+        raise ShapeError("state: its history is from the other backend; pass the state returned by this model")
     if (kept := tuple(before.shape[1:])) != (now := tuple(x.shape[1:])):
         raise ShapeError(
-            f"state: its history has B={kept[0]}, N={kept[1]}, but these spikes have B={now[0]}, N={now[1]}; pass the state that "
-            "this model returned for the same samples, or None to begin a new sequence"
+            f"state: its history has B={kept[0]}, N={kept[1]}, but these spikes have B={now[0]}, N={now[1]}; pass the state returned "
+            "by this model for the same samples, or None to begin a new sequence"
         )
     if isinstance(before, SpikeBatch) and isinstance(x, SpikeBatch):
         return before.then(x)

@@ -1,6 +1,6 @@
-"""A population's parameters as a module: what the layers of every engine have, under the same names.
+"""A population's parameters as a module: the base of the layers of every engine, with the same names.
 
-Runs under Python 3.8 and torch 2.0 too, for `sparsesnn.poptorch`.
+Also works in Python 3.8 and torch 2.0, for `sparsesnn.poptorch`.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from sparsesnn.rounding import BITS, Integers, Receivers, integers, rounded
 from sparsesnn.synapses import Dense, Synapses, described_synapses
 from sparsesnn.synapses.base import Columns
 
-#: the buffer in which a layer with a capacity counts the forward passes of training
+#: the buffer in which a layer with a capacity counts training's forward passes
 STEP_COUNTER = "training_steps"
-#: how the names of axonal delays end, after the connection's
+#: suffix of the names of axonal delays, after the connection's name
 DELAYS = ":delays"
 
 
 def is_step_counter(name: str) -> bool:
-    """Whether a parameter's or buffer's full name is that of such a buffer."""
+    """Whether the full name of a parameter or buffer is that of a step counter."""
     return name.rpartition(".")[2] == STEP_COUNTER
 
 
 class Incoming(NamedTuple):
-    """A connection as its receiver sees it.
+    """A connection from its receiver's view.
 
     Args:
         name: of the weight.
-        n_pre: neurons of the sender.
+        n_pre: number of the sender's neurons.
         delay: steps between a spike and its arrival.
         is_recurrent: whether the receiver is the sender.
         synapses: their kind.
-        n_copies: connections from this sender, this one included; they differ in delay.
-        axonal: delays of the sending neurons; they are a parameter or buffer, its name ends with `DELAYS`.
+        n_copies: number of connections from this sender, including this one; they differ in delay.
+        axonal: delays of the sending neurons, a parameter or buffer whose name ends in `DELAYS`.
     """
 
     name: str
@@ -62,16 +62,16 @@ class Incoming(NamedTuple):
 
     @property
     def reach(self) -> int:
-        """Steps after which the last of a step's spikes arrive."""
+        """Number of steps until the last spikes of a step arrive."""
         return self.delay + (self.axonal.longest if self.axonal else 0)
 
 
-#: neurons of the source or of each source, or the connections themselves
+#: number of neurons of the source or of each source, or the connections themselves
 Sources = Union[int, Sequence[int], Sequence[Incoming]]  # noqa: UP007  evaluated under Python 3.8
 
 
 def incoming_of(network: Network, name: str) -> tuple[Incoming, ...]:
-    """What a population of a network receives, in the order in which its currents are summed."""
+    """The connections into a population of a network, in the order in which its currents are summed."""
 
     connections = network.incoming(name)
 
@@ -83,9 +83,9 @@ def incoming_of(network: Network, name: str) -> tuple[Incoming, ...]:
 
 
 def incoming(population: Any, sources: Sources, delays: Sequence[int] | None) -> tuple[Incoming, ...]:
-    """The same of a layer that stands alone: its sources are called 0, 1, …, itself `self`.
+    """The same for a single layer: its sources are called 0, 1, …, the layer itself `self`.
 
-    Errors: `DescriptionError` for sources without neurons, and delays that are not one for each source or out of range.
+    Errors: `DescriptionError` for sources without neurons, and delays that are out of range or not one per source.
     """
     sources = sources if isinstance(sources, (tuple, list)) else plain(sources)
     several = tuple(sources) if isinstance(sources, (tuple, list)) else (sources,)
@@ -96,29 +96,29 @@ def incoming(population: Any, sources: Sources, delays: Sequence[int] | None) ->
         raise DescriptionError(
             f"Layer: delays has {len(when)} numbers; n_pre has {len(several)} sources; give one for each"
         )
-    found = []
+    connections = []
     for k, (given, delay) in enumerate(zip(several, when)):  # noqa: B905  Python 3.8 knows no strict
         n_pre = plain(given)
         if type(n_pre) is not int or n_pre < 1:
             raise DescriptionError(f"Layer: n_pre is {n_pre!r}; allowed: 1 or more neurons for each source")
-        found.append(Incoming(f"{k}->self", n_pre, Connection(str(k), "self", delay).delay))
+        connections.append(Incoming(f"{k}->self", n_pre, Connection(str(k), "self", delay).delay))
     loop = [Incoming("self->self", population.n, 1, True)] if getattr(population, "recurrent", False) else []
-    return (*found, *loop)
+    return (*connections, *loop)
 
 
 class PopulationModule(nn.Module):
-    """One population and its incoming connections; subclasses say how it runs.
+    """One population and its incoming connections; subclasses run it.
 
     Parameters, in this order: the weights of recurrent connections, each under the connection's name; `bias` [n]; decays
-    and thresholds ([] or [n]; buffers where they are not trained); the other weights. With a capacity a buffer more:
-    `training_steps` int64[], the forward passes of training so far.
+    and thresholds ([] or [n]; buffers if they are not trained); the other weights. With a capacity also a buffer
+    `training_steps` int64[], the number of training's forward passes so far.
 
     `rotation_seed` and `training_steps` decide which candidates a full list keeps, see `sparsesnn.rotation`.
     """
 
     bias: nn.Parameter | None
     training_steps: Tensor | None
-    #: how weights are read; "int8" and "int4" are rounded, see `sparsesnn.rounding`
+    #: type in which weights are read; "int8" and "int4" are rounded, see `sparsesnn.rounding`
     weight_dtype: str = "float32"
 
     def __init__(
@@ -128,21 +128,20 @@ class PopulationModule(nn.Module):
         uniform: Callable[[Incoming], Tensor],
         neurons: tuple[int, int] | None = None,
     ) -> None:
-        """`uniform`: draws the initial weight of a connection; `neurons`: first and last + 1 of those that this process
-        holds; None: all."""
+        """`uniform`: draws the initial weight of a connection; `neurons`: range of the neurons in this process; None: all."""
         super().__init__()
         population = described(population, "Layer: population")
         if population.n is None:
-            raise DescriptionError(f"{type(population).__name__}: n is None, which only a network can fill in; give n")
+            raise DescriptionError(f"{type(population).__name__}: n is None, which only a network can set; give n")
         self.population = population
         self.neurons = neurons or (0, population.n)
         own = slice(*self.neurons)
         self._columns: dict[str, Columns | None] = {}
         self._places: dict[str, Tensor] = {}
         self._orders: dict[str, tuple[Tensor, Tensor]] = {}
-        self.wiring: Any = None  # of the CPU engine, see sparsesnn.engines.cpu.wiring.Wiring
-        self.snapshot: Any = None  # of a `LiveModel`, see sparsesnn.engines.cpu.layer.Snapshot
-        self.part: Any = None  # of a layer that ranks share, see sparsesnn.engines.ranks.layer.Part
+        self.wiring: Any = None  # for the CPU engine, see sparsesnn.engines.cpu.wiring.Wiring
+        self.snapshot: Any = None  # for a `LiveModel`, see sparsesnn.engines.cpu.layer.Snapshot
+        self.part: Any = None  # for a layer shared by ranks, see sparsesnn.engines.ranks.layer.Part
         self.incoming = tuple(
             c._replace(synapses=described_synapses(c.synapses, f"connection {c.name}: synapses")) for c in incoming
         )
@@ -153,7 +152,7 @@ class PopulationModule(nn.Module):
         self.n_pre = tuple(c.n_pre for c in self.senders)
         self.delays = tuple(c.delay for c in self.senders)
         self.loop_delays = tuple(c.delay for c in self.loops)
-        #: steps before a sequence whose own spikes are heard in it
+        #: number of steps before a sequence whose spikes loop back into it
         self.loop_reach = max((c.reach for c in self.loops), default=0)
         self.rotation_seed = population_seed(0, 0)
         counts = getattr(population, "capacity", None) is not None
@@ -188,39 +187,39 @@ class PopulationModule(nn.Module):
                     self.register_buffer(f"{c.name}{DELAYS}", delays)
 
     def _register(self, c: Incoming, weight: Tensor) -> None:
-        """A weight as a parameter; of synapses that have none, as a buffer that no file holds."""
+        """Registers a weight as a parameter; for synapses without weights, as a buffer that is not saved."""
         if self.has_weights(c):
             self.register_parameter(c.name, nn.Parameter(weight))
         else:
             self.register_buffer(c.name, weight, persistent=False)
 
     def has_weights(self, c: Incoming) -> bool:
-        """Whether the kind of a connection's synapses has weights, on whatever rank."""
+        """Whether the kind of a connection's synapses has weights, on any rank."""
         return math.prod(c.synapses.weight_shape(c.n_pre, self.population.n)) > 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles: a copy makes its own wiring, and keeps the numbers of tensors that are computed from others."""
-        found = {**self.__dict__, "wiring": None, "snapshot": None}
-        return {k: x.detach() if isinstance(x, Tensor) and not x.is_leaf else x for k, x in found.items()}
+        """For copies and pickles: a copy makes its own wiring, and keeps the values of tensors computed from others."""
+        state = {**self.__dict__, "wiring": None, "snapshot": None}
+        return {k: x.detach() if isinstance(x, Tensor) and not x.is_leaf else x for k, x in state.items()}
 
-    # a parametrized layer is of a class that PyTorch makes, whose own copies know nothing of a wiring
+    # a parametrized layer has a class generated by PyTorch, whose own copy methods do not handle the wiring
     def __copy__(self) -> PopulationModule:
-        found = self.__new__(type(self))
-        found.__dict__.update(PopulationModule.__getstate__(self))
-        return found
+        copied = self.__new__(type(self))
+        copied.__dict__.update(PopulationModule.__getstate__(self))
+        return copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PopulationModule:
-        found = memo[id(self)] = self.__new__(type(self))
-        found.__dict__.update(copy.deepcopy(PopulationModule.__getstate__(self), memo))
-        return found
+        copied = memo[id(self)] = self.__new__(type(self))
+        copied.__dict__.update(copy.deepcopy(PopulationModule.__getstate__(self), memo))
+        return copied
 
     # ---- Tensors as a forward pass reads them -----------------------------------------------------------------------
 
     def tensor(self, name: str) -> Any:
-        """A parameter or buffer as a forward pass reads it now, also if PyTorch computes it from others: in a parametrization, or in a
-        hook before the pass, as `torch.nn.utils.prune` does; None if the layer has none of this name.
+        """The current value of a parameter or buffer for a forward pass, even if PyTorch computes it from others: in a parametrization,
+        or in a hook before the pass, as `torch.nn.utils.prune` does; None if the layer has no such name.
 
-        Every reader of a layer reads this; outside a pass, within `settled`.
+        All code must read a layer through this; outside a pass, within `settled`.
         """
         if (own := self._own(name)) is not None:
             return own
@@ -234,12 +233,12 @@ class PopulationModule(nn.Module):
         return hook.compute_weight(self, False) if iterates else hook.compute_weight(self)
 
     def _hook_of(self, name: str) -> Any:
-        """PyTorch's hook that computes a tensor before each pass; None: there is none."""
+        """PyTorch's hook that computes a tensor before each pass; None if there is none."""
         return next((hook for hook in self._forward_pre_hooks.values() if computed_by(hook) == name), None)
 
     @property
     def tensor_names(self) -> tuple[str, ...]:
-        """Names of the parameters and buffers, also of those that are computed from others."""
+        """Names of the parameters and buffers, including those computed from others."""
         delays = (f"{c.name}{DELAYS}" for c in self.incoming if c.axonal)
         names = (*(c.name for c in self.incoming), "bias", *(q.name for q in self.population.parameters))
         return tuple(name for name in (*names, "grad_threshold", *delays, STEP_COUNTER) if self._has(name))
@@ -256,12 +255,12 @@ class PopulationModule(nn.Module):
 
     @property
     def computed(self) -> tuple[str, ...]:
-        """Names of the tensors that are computed from others: pruned, parametrized, or set by a hook."""
+        """Names of the tensors computed from others: pruned, parametrized, or set by a hook."""
         return tuple(name for name in self.tensor_names if self._own(name) is None)
 
     @contextlib.contextmanager
     def settled(self, where: str = "Layer") -> Iterator[None]:
-        """While it holds, `tensor` gives the numbers of the next pass in evaluation, and reading changes nothing.
+        """In this context `tensor` returns the values of the next pass in evaluation, and reading changes nothing.
 
         Errors: `DescriptionError`, which begins with `where`, for a tensor that an unknown hook may set.
         """
@@ -269,7 +268,7 @@ class PopulationModule(nn.Module):
             hooks = [h for h in self._forward_pre_hooks.values() if not computed_by(h)]
             if name not in self._parametrized and self._hook_of(name) is None and hooks:
                 raise DescriptionError(
-                    f"{where}: {name} is no parameter, and the forward hook {hooks[0]!r} may change it before each pass, so it cannot be "
+                    f"{where}: {name} is not a parameter, and the forward hook {hooks[0]!r} may change it before each pass, so it cannot be "
                     "read now; compute it by torch.nn.utils.parametrize, or make it a parameter"
                 )
         below = [m for m in self.modules() if m is not self and m.training]
@@ -282,7 +281,7 @@ class PopulationModule(nn.Module):
                 m.training = True
 
     def check_plain(self, who: str) -> None:
-        """`DescriptionError` if a tensor is computed from others: `who` changes parameters in place, or adds to their gradients."""
+        """`DescriptionError` if a tensor is computed from others, because `who` changes parameters in place, or adds to their gradients."""
         if self.computed:
             raise DescriptionError(
                 f"{who}: {self.computed[0]} is computed from other tensors (pruned or parametrized); allowed: a parameter; call it earlier, or "
@@ -291,29 +290,29 @@ class PopulationModule(nn.Module):
 
     @property
     def like(self) -> Tensor:
-        """A tensor with the dtype and on the device of the weights; its numbers are of no interest."""
-        found = self._own(self.incoming[0].name)
-        return next(x for x in self.parameters() if x.is_floating_point()) if found is None else found
+        """A tensor with the dtype and device of the weights; its values do not matter."""
+        tensor = self._own(self.incoming[0].name)
+        return next(x for x in self.parameters() if x.is_floating_point()) if tensor is None else tensor
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Reads files from before layers counted: as if training began now."""
+        """Accepts files from before layers counted steps, as if training began now."""
         if self.training_steps is not None:
             state_dict.setdefault(prefix + STEP_COUNTER, torch.zeros_like(self.training_steps))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     @property
     def weights(self) -> tuple[nn.Parameter, ...]:
-        """One for each of `incoming`, empty where its synapses have none; dense ones are [n_pre, n], a row per sender."""
+        """One for each of `incoming`, empty if its synapses have none; dense ones are [n_pre, n], a row per sender."""
         return tuple(self.tensor(c.name) for c in self.incoming)
 
     def columns(self, c: Incoming) -> Columns | None:
-        """Which synapses a connection has, see `Synapses.columns`; made once."""
+        """The existing synapses of a connection, see `Synapses.columns`; computed once."""
         if c.name not in self._columns:
             self._columns[c.name] = c.synapses.columns(c.n_pre, self.population.n, *self.neurons)
         return self._columns[c.name]
 
     def places(self, c: Incoming) -> Tensor:
-        """int64[weights]: where the weights of a connection with `columns` lie in its matrix."""
+        """int64[weights]: places of the weights of a connection with `columns` in its matrix."""
         device = self.like.device
         found = self._places.get(c.name)
         if found is None or found.device != device:
@@ -322,13 +321,13 @@ class PopulationModule(nn.Module):
             offsets, senders = columns
             n = self.neurons[1] - self.neurons[0]
             receivers = np.repeat(np.arange(n), np.diff(offsets))
-            with torch.inference_mode(False):  # it is kept for training
+            with torch.inference_mode(False):  # cached, also for training
                 found = torch.from_numpy(senders.astype(np.int64) * n + receivers).to(device)
             self._places[c.name] = found
         return found
 
     def weight(self, c: Incoming) -> Tensor:
-        """The weight of a connection as it is read: rounded where `weight_dtype` names integers; its gradient is the parameter's."""
+        """The weight of a connection in effect: rounded if `weight_dtype` names integers; its gradient is the parameter's."""
         weight: Tensor = self.tensor(c.name)
         if self.weight_dtype not in BITS or not weight.numel():
             return weight
@@ -344,12 +343,12 @@ class PopulationModule(nn.Module):
         return None if self.columns(c) is None else Receivers(n, self.places(c) % n)
 
     def matrix(self, c: Incoming) -> Tensor:
-        """The weight of a connection as a matrix [n_pre, n], a row per sending neuron; 0 where there is no synapse."""
+        """The weight of a connection as a matrix [n_pre, n], a row per sending neuron; 0 for missing synapses."""
         weight = self.weight(c)
         return weight if self.columns(c) is None else self._spread(c, weight)
 
     def mask(self, c: Incoming) -> Tensor:
-        """1 where a connection with `columns` has a synapse, else 0, [n_pre, n]."""
+        """1 for each synapse of a connection with `columns`, else 0, [n_pre, n]."""
         return self._spread(c, torch.ones_like(self.tensor(c.name)))
 
     def _spread(self, c: Incoming, weight: Tensor) -> Tensor:
@@ -363,7 +362,7 @@ class PopulationModule(nn.Module):
         return matrix
 
     def per_receiver(self, c: Incoming, numbers: np.ndarray) -> np.ndarray:
-        """float64[n]: numbers like the weight of a connection, summed for each receiving neuron."""
+        """float64[n]: numbers in the shape of a connection's weight, summed for each receiving neuron."""
         columns = self.columns(c)
         if columns is None:
             numbers = numbers.reshape(math.prod(numbers.shape[:-1]), numbers.shape[-1])
@@ -375,7 +374,7 @@ class PopulationModule(nn.Module):
         return np.bincount(np.repeat(np.arange(len(counts)), counts), numbers, minlength=len(counts))
 
     def squares_per_receiver(self, name: str, numbers: np.ndarray) -> np.ndarray:
-        """float64[n]: the squares of float32 numbers like a weight, or of one a neuron, summed for each neuron."""
+        """float64[n]: squares of float32 numbers in the shape of a weight, or one per neuron, summed for each neuron."""
         from sparsesnn import _core
 
         for c in self.incoming:
@@ -391,31 +390,31 @@ class PopulationModule(nn.Module):
 
     @property
     def sender_matrices(self) -> tuple[Tensor, ...]:
-        """The weights of `senders` as matrices, those of kinds that are none as they are."""
+        """The weights of `senders` as matrices; those of other kinds unchanged."""
         return tuple(self.matrix(c) for c in self.senders)
 
     @property
     def loop_matrices(self) -> tuple[Tensor, ...]:
-        """The weights of `loops` as matrices [n, n], those of kinds that are none as they are."""
+        """The weights of `loops` as matrices [n, n]; those of other kinds unchanged."""
         return tuple(self.matrix(c) for c in self.loops)
 
     def between_steps(self, c: Incoming) -> bool:
-        """Whether the axonal delays of a connection may lie between steps now: in training, where they learn."""
+        """Whether a connection's axonal delays may currently be fractional: in training, if they are trained."""
         return self.training and c.axonal is not None and c.axonal.learn
 
     def axonal_delays(self, c: Incoming) -> Tensor:
-        """Of a connection that has them, in steps; whole ones, but for `between_steps`."""
+        """The axonal delays of a connection that has them, in steps; whole ones, except for `between_steps`."""
         assert c.axonal
         given: Tensor = self.tensor(f"{c.name}{DELAYS}")
         if self.between_steps(c):
-            found = bounded(given, 0.0, float(c.axonal.longest))
+            delays = bounded(given, 0.0, float(c.axonal.longest))
         else:
-            found = given.detach().round().clamp(0, c.axonal.longest)
-        return found if self.part is None else self.part.whole_delays(found, c.n_pre)
+            delays = given.detach().round().clamp(0, c.axonal.longest)
+        return delays if self.part is None else self.part.whole_delays(delays, c.n_pre)
 
     @property
     def loop(self) -> Incoming | None:
-        """The recurrent connection, where there is one; for whoever knows one of delay 1 alone.
+        """The recurrent connection, if there is one; for callers that support only one of delay 1.
 
         Errors: `DescriptionError` for several recurrent connections, or one whose delay is not 1.
         """
@@ -438,22 +437,22 @@ class PopulationModule(nn.Module):
         return None if self.loop is None else self.matrix(self.loop)
 
     def whole_neurons(self, own: Tensor) -> Tensor:
-        """Numbers of this process's neurons [..., n] with those of the other ranks [..., N]; all ranks call it together."""
+        """Joins numbers of this process's neurons [..., n] with other ranks' to [..., N]; all ranks call it together."""
         whole: Tensor = own if self.part is None else self.part.whole_neurons(own)
         return whole
 
 
 def computed_by(hook: Any) -> str:
-    """The name of the tensor that PyTorch's hook before a pass computes from others, as `PopulationModule.tensor` does; "" of any other
-    hook. `torch.nn.utils.prune` has `apply_mask`, the older weight_norm and spectral_norm have `compute_weight`."""
+    """The name of the tensor that a PyTorch hook before a pass computes from others, see `PopulationModule.tensor`; "" for other
+    hooks. `torch.nn.utils.prune` has `apply_mask`, the older weight_norm and spectral_norm have `compute_weight`."""
     if hasattr(hook, "apply_mask"):
         return str(getattr(hook, "_tensor_name", ""))
     return str(getattr(hook, "name", "")) if hasattr(hook, "compute_weight") else ""
 
 
 class _Spread(torch.autograd.Function):
-    """A matrix of zeros but for some numbers, of which `order[k]` goes to `places[k]`; places ascend, so that the matrix,
-    which is larger than a cache, is gone through from end to end."""
+    """A matrix of zeros with some numbers: number `order[k]` goes to `places[k]`. Places ascend, so that the matrix, which
+    is larger than a cache, is written in order."""
 
     @staticmethod
     def forward(ctx: Any, numbers: Tensor, places: Tensor, order: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -462,7 +461,7 @@ class _Spread(torch.autograd.Function):
             return numbers.new_zeros(shape).put_(places, numbers[order])
         from sparsesnn import _core
 
-        matrix = np.asarray(_core.empty_matrix(*shape))  # memory of the step before
+        matrix = np.asarray(_core.empty_matrix(*shape))  # reuses the last step's memory
         matrix[:] = 0
         matrix.reshape(-1)[places.numpy()] = numbers.detach().numpy()[order.numpy()]
         return torch.from_numpy(matrix)
@@ -470,9 +469,9 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_matrix: Tensor) -> tuple[Tensor, None, None, None]:
         places, order = ctx.saved_tensors
-        if torch.is_grad_enabled():  # it may be differentiated again
-            taken = d_matrix.reshape(-1)[places]
-            return torch.zeros_like(taken).scatter(0, order, taken), None, None, None
+        if torch.is_grad_enabled():  # a second derivative is possible
+            picked = d_matrix.reshape(-1)[places]
+            return torch.zeros_like(picked).scatter(0, order, picked), None, None, None
         d_numbers = d_matrix.new_empty(len(order))
         if _in_numpy(d_matrix):
             d_numbers.numpy()[order.numpy()] = d_matrix.contiguous().numpy().reshape(-1)[places.numpy()]
@@ -482,7 +481,7 @@ class _Spread(torch.autograd.Function):
 
 
 def _in_numpy(x: Tensor) -> bool:
-    """Whether NumPy's indexing, several times as fast as PyTorch's, can be used."""
+    """Whether NumPy's indexing can be used, which is several times as fast as PyTorch's."""
     return x.device.type == "cpu" and x.dtype == torch.float32
 
 
@@ -493,11 +492,11 @@ def uniform(
     end: int | None = None,
     room: Tensor | None = None,
 ) -> Callable[[Incoming], Tensor]:
-    """Draws initial weights: U(±1/√fan-in), the fan-in that of all copies of a connection together.
+    """Draws initial weights: U(±1/√fan-in), with the fan-in of all copies of a connection together.
 
     Args:
-        n: neurons of the population; its neurons `begin` to `end` - 1 are kept, those of all others are drawn too.
-        room: where numbers are drawn, so many at a time; None: all at once.
+        n: neurons of the population; all are drawn, and neurons `begin` to `end` - 1 are kept.
+        room: buffer for drawing as many numbers at a time; None: all at once.
     """
 
     def draw(c: Incoming) -> Tensor:
@@ -506,7 +505,7 @@ def uniform(
         low, high = c.synapses.cut(c.n_pre, n, begin, n if end is None else end)
         length, rows = math.prod(shape[axis:]), math.prod(shape[:axis])
         low, high = (edge * length // shape[axis] if shape[axis] else 0 for edge in (low, high))
-        # whatever PyTorch's defaults are: the engines compute in float32, and the draws of a seed are the same everywhere
+        # independent of PyTorch's defaults: engines compute in float32, and a seed's draws are the same everywhere
         given: Any = {"dtype": torch.float32, "device": "cpu"}
         out = torch.empty(rows, high - low, **given)
         if room is None or len(room) < length:
@@ -526,59 +525,59 @@ def uniform(
 
 
 def stable_names(network: Network) -> dict[str, str]:
-    """The names that weights had before they were called after their connections, by the name they have now.
+    """The original names of weights, before they were named after their connections, by their current names.
 
-    `layers.<population>.weights.<k>` of the k-th connection from another population, `layers.<population>.recurrent_weight`.
-    Digests of weights are taken under these names, so that they outlive a change of names; files that hold them are read.
+    `layers.<population>.weights.<k>` for the k-th connection from another population, `layers.<population>.recurrent_weight`.
+    Digests of weights use these names, so that they survive a change of names; files with these names are still read.
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in network.receivers():
         counts: Mapping[bool, list[Connection]] = {False: [], True: []}
         for c in network.incoming(name):
             counts[c.is_recurrent].append(c)
         for k, c in enumerate(counts[False]):
-            found[f"layers.{name}.{c.name}"] = f"layers.{name}.weights.{k}"
+            names[f"layers.{name}.{c.name}"] = f"layers.{name}.weights.{k}"
         for k, c in enumerate(counts[True]):
-            found[f"layers.{name}.{c.name}"] = f"layers.{name}.recurrent_weight" + (f".{k}" if k else "")
-    return found
+            names[f"layers.{name}.{c.name}"] = f"layers.{name}.recurrent_weight" + (f".{k}" if k else "")
+    return names
 
 
 def former_names(network: Network) -> dict[str, str]:
-    """The names that weights have now, by those that they had: of `stable_names`, and with a delay that they no longer say."""
-    found = {before: name for name, before in stable_names(network).items()}
+    """Current names of weights by former ones: those of `stable_names`, and those with a delay that is now omitted."""
+    names = {before: name for name, before in stable_names(network).items()}
     for c in network.connections:
         if c.name != c.name_with_delay:
             for kind in ("", DELAYS):
-                found[f"layers.{c.post}.{c.name_with_delay}{kind}"] = f"layers.{c.post}.{c.name}{kind}"
-    return found
+                names[f"layers.{c.post}.{c.name_with_delay}{kind}"] = f"layers.{c.post}.{c.name}{kind}"
+    return names
 
 
 class Cut(NamedTuple):
-    """Where shards cut a tensor: along `axis`, before the neuron n of its population at `edge(n)`."""
+    """How shards cut a tensor: along `axis`, at `edge(n)` for a cut before neuron n of its population."""
 
     axis: int
     edge: Callable[[int], int]
 
 
-#: of a tensor with one number a neuron
+#: for a tensor with one number per neuron
 NEURONS = Cut(-1, int)
 
 
 def delays_edge(n: int, n_pre: int, n_post: int) -> int:
-    """Which axonal delays of a connection belong to the shards of the receivers before n: as many as their share."""
+    """Number of a connection's axonal delays that belong to the shards of the receivers before n: proportional to n."""
     return n_pre * n // n_post
 
 
 def cuts(network: Network) -> dict[str, Cut]:
-    """Of every weight and all axonal delays, under their names and those of `former_names`."""
-    found: dict[str, Cut] = {}
+    """The cuts of all weights and axonal delays, under their names and those of `former_names`."""
+    result: dict[str, Cut] = {}
     for c in network.connections:
         n_pre, n_post = network.populations[c.pre].n, network.populations[c.post].n
 
         def edge(n: int, c: Connection = c, n_pre: int = n_pre, n_post: int = n_post) -> int:
             return c.synapses.cut(n_pre, n_post, 0, n)[1]
 
-        found[f"layers.{c.post}.{c.name}"] = Cut(c.synapses.receiver_axis, edge)
+        result[f"layers.{c.post}.{c.name}"] = Cut(c.synapses.receiver_axis, edge)
         if c.axonal:
-            found[f"layers.{c.post}.{c.name}{DELAYS}"] = Cut(-1, partial(delays_edge, n_pre=n_pre, n_post=n_post))
-    return {**found, **{before: found[name] for before, name in former_names(network).items() if name in found}}
+            result[f"layers.{c.post}.{c.name}{DELAYS}"] = Cut(-1, partial(delays_edge, n_pre=n_pre, n_post=n_post))
+    return {**result, **{before: result[name] for before, name in former_names(network).items() if name in result}}

@@ -1,19 +1,19 @@
 """The specification: forward and backward of one population and of a network, in plain NumPy, for any float dtype.
 
-Every fast path is compared with this file. Masks stand for lists: `spikes` [T, B, N] is what is sent, `listed` adds
+Every fast path is compared with this file. Masks represent lists: `spikes` [T, B, N] are the sent spikes, `listed` adds
 the near-spikes. Traces have T + 1 rows; row -1 is the state before the first step, so `v[t - 1]` is right at t = 0. `spikes` has T + D rows
 for the D steps before, D being the longest delay of a loop, at least 1.
 
     i[t] = bias + Σ_k Σ_{m in pre_k[t-d_k]} W_k[m,:] + Σ_l Σ_{m in own[t-d_l]} V_l[m,:]     rows added one by one in this order
                                           with axonal delays a: m in own[t-d_l-a_m], see `sparsesnn.delays`
-    z[t] = step(z[t-1], s[t-1], i[t])                    the model's own, see sparsesnn/layers; its first state is x
+    z[t] = step(z[t-1], s[t-1], i[t])                    the model's step, see sparsesnn/layers; its first state is x
     s[t] = x[t] > θ          near[t] = x[t] > θ_grad and not s[t]
 
-    e[t] = d_out[t] + Σ_l V_l·d_i[t+d_l]                  d_out: what readers and the loss send back to the lists; for neuron m
+    e[t] = d_out[t] + Σ_l V_l·d_i[t+d_l]                  d_out: the list gradients from readers and the loss; for neuron m
                                                           with an axonal delay, d_i[t+d_l+a_m]
-    d_z[t] = what `pull` of step t+1 says of z[t], and for x[t] also σ'(x[t]-θ)·(e[t] + what it says of s[t])·[listed]
-             (of the spikes that the reset reads nothing if detach_reset)
-    d_i[t] = what `pull` of step t says of i[t]
+    d_z[t] = gradient of z[t] from `pull` of step t+1, and for x[t] also σ'(x[t]-θ)·(e[t] + the same pull's gradient of s[t])·[listed]
+             (without the part through the reset's spikes if detach_reset)
+    d_i[t] = gradient of i[t] from `pull` of step t
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Array = np.ndarray[Any, Any]
 
 
 def rounded_weight(weight: Array, n_bits: int) -> tuple[Array, Array]:
-    """Integers q [..., N] and scales s [N] of a float32 weight [..., N], which is then read as q·s; see `sparsesnn.rounding`."""
+    """Integers q [..., N] and scales s [N] of a float32 weight [..., N], used as q·s; see `sparsesnn.rounding`."""
     limit = 2 ** (n_bits - 1) - 1
     most = np.abs(weight).reshape(-1, weight.shape[-1]).max(0)
     mantissa, exponent = np.frexp(most / np.float32(limit))
@@ -45,18 +45,18 @@ def rounded_weight(weight: Array, n_bits: int) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Parameters:
-    """A population and the numbers it runs with.
+    """A population and its numbers.
 
     Args:
-        weights, delays: of each source, [M, N].
+        weights, delays: for each source, [M, N].
         bias: [N] or None.
-        loops, loop_delays: of each recurrent connection, [N, N].
+        loops, loop_delays: for each recurrent connection, [N, N].
         loop_synapses: likewise; empty: matrices.
         neuron: the model's parameters by name, [] or [N].
         grad_threshold: [] or [N]; None for a readout.
-        synapses: of each source; empty: matrices [M, N].
-        axonal: by source, or "loop 0", …, steps that each sender's spikes take in addition to its delay, [M], whole or not; none: 0.
-        masks: by source (0, 1, … or "loop 0", …), 1 where there is a synapse, else 0, [M, N]; none: all synapses are there.
+        synapses: for each source; empty: matrices [M, N].
+        axonal: by source, or "loop 0", …, additional delay in steps of each sender's spikes, [M], whole or not; none: 0.
+        masks: by source (0, 1, … or "loop 0", …), 1 for existing synapses, else 0, [M, N]; none: all synapses exist.
     """
 
     population: LI | Population
@@ -86,9 +86,9 @@ class Parameters:
 
     @classmethod
     def from_layer(cls, layer: Any, dtype: type = np.float64) -> Parameters:
-        """The numbers of a `sparsesnn.engines.module.Layer`; parameters as its forward reads them, within their range.
+        """The numbers of a `sparsesnn.engines.module.Layer`; parameters as read by its forward pass, within their range.
 
-        `layer_backward` gives the gradients of these; what a parameter gets of them: `sparsesnn.bounds`.
+        `layer_backward` returns their gradients; `sparsesnn.bounds` turns these into gradients of the parameters.
         """
 
         def array(value: Any) -> Any:
@@ -114,13 +114,13 @@ class Parameters:
 
     @property
     def n_before(self) -> int:
-        """Steps before the first whose spikes matter."""
+        """Number of steps before the first whose spikes matter."""
         late = (float(self.axonal.get(f"loop {k}", np.zeros(1)).max()) for k in range(len(self.loops)))
         return max((1, *(delay + math.ceil(most) for delay, most in zip(self.loop_delays, late, strict=True))))
 
 
 class State(NamedTuple):
-    """After the last step: the model's states [B, N], the spikes sent in the last steps [D, B, N], and how many ran."""
+    """After the last step: the model's states [B, N], the spikes of the last steps [D, B, N], and the number of steps so far."""
 
     states: tuple[Array, ...]
     spikes: Array
@@ -129,17 +129,17 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """Everything a forward pass computed.
+    """All results of a forward pass.
 
     Args:
-        inputs: per source its spikes, as given.
-        shifts: per source, row t - shift arrives at step t.
+        inputs: the spikes of each source, as given.
+        shifts: for each source, row t - shift arrives at step t.
         states, s: [T + 1, B, N]; row -1 is the state before. `s` is x > θ.
-        spikes: [T + D, B, N], what was sent; rows -D to -1 are the steps before.
+        spikes: [T + D, B, N], the sent spikes; rows -D to -1 are the steps before.
         current: [T, B, N].
-        listed: bool[T, B, N], spikes and near-spikes that found a slot.
-        dropped: int32[T, B], candidates that did not.
-        first_step: steps that ran before this chunk.
+        listed: bool[T, B, N], spikes and near-spikes with a slot.
+        dropped: int32[T, B], number of candidates without one.
+        first_step: number of steps before this chunk.
     """
 
     inputs: tuple[Array, ...]
@@ -154,11 +154,11 @@ class Record:
 
     @property
     def v(self) -> Array:
-        """The first state: what is compared with the threshold, or a readout's potential."""
+        """The first state: compared with the threshold, or a readout's potential."""
         return self.states[0]
 
     def state(self) -> State:
-        """To pass to the next chunk."""
+        """The state for the next chunk."""
         last = len(self.listed) - 1
         n_before = len(self.spikes) - len(self.listed)
         sent = np.roll(self.spikes, n_before, axis=0)[-n_before:]  # in the order of steps
@@ -171,7 +171,7 @@ class Record:
 
 
 class Gradients(NamedTuple):
-    """Shaped like the parameters (None: there is no such parameter); `inputs[k]` like source k, valid where listed."""
+    """Shaped like the parameters (None: no such parameter); `inputs[k]` like source k, valid for listed neurons."""
 
     weights: tuple[Array, ...]
     loops: tuple[Array, ...]
@@ -198,13 +198,13 @@ def layer_forward(
     """Runs T steps; per step: decay, add, compare, list.
 
     Args:
-        inputs: per source its spikes [T, B, M]; with a state and a delay d, [T + d, B, M], the d earlier steps first.
-        state: from the chunk before; None: zero potentials, no past spikes.
-        seed, index, training_step: of the rotation that chooses among candidates when a list is full: the model's seed,
-            the population's index in the network, the forward passes of training up to this one (0 in evaluation).
-        smooth: the smooth twin: s = S(v - θ) with S' = σ' instead of the hard step, so that central differences see
-            the derivative that `layer_backward` computes. Lists every neuron.
-        held: [T + 1, B, N], values that stand for s in the reset: the twin of a detached reset.
+        inputs: the spikes of each source [T, B, M]; with a state and a delay d, [T + d, B, M], the d earlier steps first.
+        state: from the previous chunk; None: zero potentials, no past spikes.
+        seed, index, training_step: for the rotation that chooses among candidates for a full list: the model's seed,
+            the population's index in the network, the number of training's forward passes including this one (0 in evaluation).
+        smooth: the smooth twin: s = S(v - θ) with S' = σ' instead of the hard step, so that central differences have
+            the derivative computed by `layer_backward`. Lists every neuron.
+        held: [T + 1, B, N], values used for s in the reset: the twin of a detached reset.
     """
     population, dtype = p.population, p.weights[0].dtype
     shifts = p.delays if state is None else (0,) * len(p.delays)
@@ -222,11 +222,11 @@ def layer_forward(
             z[-1] = before
         spikes[n_steps:], first_step = state.spikes, state.step
         s[-1] = states[0][-1] > theta if p.fires else 0
-    arrived = [arrive(x, p.axonal.get(k)) for k, x in enumerate(inputs)]
+    arriving = [arrive(x, p.axonal.get(k)) for k, x in enumerate(inputs)]
     for t in range(n_steps):
         i = current[t]
         i += 0 if p.bias is None else p.bias
-        for x, kind, weight, shift in zip(arrived, p.kinds(), p.weights, shifts, strict=True):
+        for x, kind, weight, shift in zip(arriving, p.kinds(), p.weights, shifts, strict=True):
             if t >= shift:
                 kind.add(i, x[t - shift], weight)
         for k, (kind, weight, delay) in enumerate(zip(p.loop_kinds(), p.loops, p.loop_delays, strict=True)):
@@ -252,19 +252,19 @@ def layer_forward(
 def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
     """Gradients of a loss whose derivative with respect to the list values (LI: the potentials) is `d_out` [T, B, N].
 
-    A state passed in to `layer_forward` carries no gradient.
+    A state passed to `layer_forward` carries no gradient.
     """
     population, dtype = p.population, p.weights[0].dtype.type
     n_steps, like = len(r.listed), np.zeros_like(r.s[0])
     d_i = np.zeros_like(r.spikes)  # rows from T on are the zeros after the last step
-    d_heard = [np.zeros_like(r.spikes) for _ in p.loops]  # of what each loop brings
+    d_arriving = [np.zeros_like(r.spikes) for _ in p.loops]  # gradients through each loop
     d_loops = [np.zeros_like(w) for w in p.loops]
     n_before = len(r.spikes) - n_steps
     own = np.roll(r.spikes, n_before, axis=0)  # in the order of steps
-    heard = []
+    arriving = []
     for k, delay in enumerate(p.loop_delays):
         row = n_before - delay  # row + t arrives at step t
-        heard.append(np.asarray(arrive(own, p.axonal.get(f"loop {k}"))[row : row + n_steps], dtype))
+        arriving.append(np.asarray(arrive(own, p.axonal.get(f"loop {k}"))[row : row + n_steps], dtype))
     d_neuron = {name: np.zeros_like(like) for name in p.neuron}
     pulled = Pulled((like,) * len(r.states), like, like, like, {})
     for t in reversed(range(n_steps)):
@@ -274,7 +274,7 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
         else:
             e = d_out[t] + sum(
                 _taps(d, t + delay, p.axonal.get(f"loop {k}"), 1, 0)
-                for k, (d, delay) in enumerate(zip(d_heard, p.loop_delays, strict=True))
+                for k, (d, delay) in enumerate(zip(d_arriving, p.loop_delays, strict=True))
             )
             sigma = population.surrogate.derivative(r.v[t] - p.neuron["threshold"]) * r.listed[t]
             q = sigma * (e + pulled.spikes + (0 if population.detach_reset else pulled.reset))
@@ -284,7 +284,7 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
         pulled = population.pull(p.neuron, before, r.s[t - 1], r.s[t - 1], r.current[t], d)
         d_i[t] = pulled.current
         for k, (kind, w) in enumerate(zip(p.loop_kinds(), p.loops, strict=True)):
-            (d_heard[k][t],), d_weight = kind.pull(heard[k][t : t + 1], w, d_i[t : t + 1])
+            (d_arriving[k][t],), d_weight = kind.pull(arriving[k][t : t + 1], w, d_i[t : t + 1])
             d_loops[k] += d_weight
         for name, value in pulled.parameters.items():
             d_neuron[name] += value
@@ -298,7 +298,7 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
         d_weights.append(d_weight * p.masks.get(k, dtype(1)))
         if k in p.axonal:
             d_inputs[-1], d_axonal[k] = arrive_grad(x, p.axonal[k], d_inputs[-1])
-    for k, (of_loop, delay) in enumerate(zip(d_heard, p.loop_delays, strict=True)):
+    for k, (of_loop, delay) in enumerate(zip(d_arriving, p.loop_delays, strict=True)):
         axonal = p.axonal.get(f"loop {k}")
         if axonal is not None:
             d_arrived = np.concatenate([np.zeros_like(of_loop[: n_before - delay]), of_loop])[: len(own)]
@@ -314,7 +314,7 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
 
 
 def arrive(x: Array, delays: Array | None) -> Array:
-    """Spikes [T, B, M] as they arrive after `delays` [M]; what falls between two steps is shared by both."""
+    """Spikes [T, B, M] as they arrive after `delays` [M]; arrivals between two steps are split between both."""
     if delays is None:
         return x
     out = np.zeros(x.shape, delays.dtype)
@@ -325,7 +325,7 @@ def arrive(x: Array, delays: Array | None) -> Array:
 
 
 def arrive_grad(x: Array, delays: Array, d_out: Array) -> tuple[Array, Array]:
-    """From the gradient of what arrives to those of the spikes and of the delays."""
+    """Gradients of the spikes and of the delays, from that of the arrivals."""
     d_x, d_delays = np.zeros_like(d_out), np.zeros_like(delays)
     after = np.concatenate([d_out, np.zeros((1, *d_out.shape[1:]), d_out.dtype)])
     for m, (d, f) in enumerate(zip(*_whole_and_rest(delays), strict=True)):
@@ -337,8 +337,8 @@ def arrive_grad(x: Array, delays: Array, d_out: Array) -> tuple[Array, Array]:
 
 
 def _taps(x: Array, step: int, delays: Array | None, sign: int, low: int) -> Array:
-    """Row `step` of x [T, B, M], of each sender the one that lies `delays` further in the direction `sign`; shared by two where a
-    delay is not whole. 0 outside the rows from `low` on, of which the negative ones are the last of x."""
+    """Row `step` of x [T, B, M], for each sender moved by `delays` in the direction `sign`, or split between two rows if a delay is not
+    whole. 0 outside the rows from `low`; negative rows are the last of x."""
     if delays is None:
         return np.asarray(x[step])
     whole, rest = _whole_and_rest(delays)
@@ -365,9 +365,9 @@ def _sum_to(x: Array, parameter: Array) -> Array:
 def make_lists(
     population: Population, v: Array, fired: Array, grad_threshold: Array, seed: int, step: int
 ) -> tuple[Array, Array, Array]:
-    """One step's lists as masks [B, N]: what is sent, what is listed; and int[B], the candidates dropped.
+    """One step's lists as masks [B, N]: sent spikes, listed neurons; and int[B], the number of dropped candidates.
 
-    Fired neurons come first, near-spikes take what slots remain. With activity="fixed" silent neurons fill the rest,
+    Fired neurons come first, near-spikes take the remaining slots. With activity="fixed" silent neurons fill the rest,
     and all K entries are sent as spikes. `seed`: see `sparsesnn.rotation.list_seed`.
     """
     near = (v > grad_threshold) & ~fired
@@ -389,7 +389,7 @@ def make_lists(
 
 
 def choose(ids: Array, slots: int, turn: int) -> Array:
-    """All `ids` if they fit, else `slots` of them, read as a ring from position turn mod n; ascending."""
+    """All `ids` if they fit, else `slots` of them, taken cyclically from position turn mod n; ascending."""
     if len(ids) <= slots:
         return ids
     return np.sort(ids[(turn % len(ids) + np.arange(slots)) % len(ids)])
@@ -405,7 +405,7 @@ class Lists(NamedTuple):
 
 
 def to_lists(r: Record) -> Lists:
-    """A record's masks as lists, to compare with an engine's exactly."""
+    """A record's masks as lists, for exact comparison with an engine's."""
     n_steps, n_samples, n = r.listed.shape
     sent = (r.sent != 0).reshape(-1, n)
     listed = r.listed.reshape(-1, n)
@@ -447,7 +447,7 @@ def network_forward(
 def network_backward(
     network: Network, parameters: Mapping[str, Parameters], records: Mapping[str, Record], d_out: Mapping[str, Array]
 ) -> dict[str, Gradients]:
-    """Gradients of all populations; `d_out[name]` [T, B, N] is the loss's own derivative, absent where it has none."""
+    """Gradients of all populations; `d_out[name]` [T, B, N] is the direct derivative of the loss, if it has one."""
     sums = {name: np.array(d_out.get(name, np.zeros_like(r.v[:-1]))) for name, r in records.items()}
     gradients = {}
     for name in reversed(list(records)):

@@ -1,11 +1,11 @@
-"""Files that are opened for reading: a pipe, a device or a folder in place of a file is refused before opening it can wait."""
+"""Files opened for reading: a pipe, a device or a folder is refused, because opening it could block."""
 
 from __future__ import annotations
 
 import stat
 from pathlib import Path
 
-#: of a configuration, a network or a plan
+#: most bytes of a configuration, a network or a plan
 MAX_TEXT_BYTES = 64 << 20
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -17,18 +17,18 @@ _KINDS = (
 
 
 def check_regular(path: str | Path, error: type[Exception], most_bytes: int | None = None) -> None:
-    """Refuses a path that is no regular file; a missing file is left to the caller, who opens it.
+    """Refuses a path that is not a regular file; a missing file is left to the caller, which opens it.
 
     Args:
         error: raised with a message that begins with the path.
-        most_bytes: a larger file is refused, too; None: any size.
+        most_bytes: also refuse larger files; None: any size.
     """
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return
     for is_kind, name in _KINDS:
-        if is_kind(found.st_mode):
+        if is_kind(status.st_mode):
             raise error(f"{path}: is {name}; give a file")
-    if most_bytes is not None and found.st_size > most_bytes:
-        raise error(f"{path}: has {found.st_size:,} bytes; at most {most_bytes:,} are read; give another file")
+    if most_bytes is not None and status.st_size > most_bytes:
+        raise error(f"{path}: has {status.st_size:,} bytes; at most {most_bytes:,} are read; give another file")

@@ -1,6 +1,6 @@
-"""Which candidates a full list keeps: a hash says where the choice starts, so that no id is favored and every run repeats.
+"""The choice of candidates for a full list: a hash decides where it starts, so that no id is favored and runs are reproducible.
 
-Runs under Python 3.8 too, for `sparsesnn.poptorch`.
+Also works in Python 3.8, for `sparsesnn.poptorch`.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from sparsesnn.splitmix import MASK, splitmix
 
 
 def population_seed(seed: int, population: int) -> int:
-    """The seed of one population, so that two of them do not drop the same ids.
+    """The seed of one population, so that different populations do not drop the same ids.
 
     Args:
         seed: of the model.
-        population: index in the network, the input counted.
+        population: index in the network, including the input.
     """
     return splitmix(splitmix(seed & MASK) ^ population)
 
 
 def list_seed(of_population: int, training_step: int) -> int:
-    """The seed of a population's lists in one forward pass; what the engines are told.
+    """The seed of a population's lists in one forward pass, as passed to the engines.
 
     Args:
         of_population: see `population_seed`.
-        training_step: forward passes of training up to this one; 0 in evaluation, which so repeats.
+        training_step: number of training's forward passes including this one; 0 in evaluation, which is thus repeatable.
     """
     return of_population ^ training_step
 
@@ -35,16 +35,16 @@ def list_seed(of_population: int, training_step: int) -> int:
 def next_training_step(layer: Any) -> int:
     """The training step of a forward pass that begins a sequence: counted in training, 0 in evaluation.
 
-    Training: `layer.training`, with gradients enabled.
+    Training means `layer.training` with gradients enabled.
     """
     return count_training_step(layer) if layer.training and torch.is_grad_enabled() else 0
 
 
 def count_training_step(layer: Any) -> int:
-    """Counts one more training step of a layer, and returns its number; 0 where the layer does not count.
+    """Counts one more training step of a layer, and returns its number; 0 if the layer does not count.
 
-    A layer with a capacity counts in its buffer `training_steps`. A `state_dict` holds it, so that a run that resumes
-    repeats. Without a capacity there is nothing to choose.
+    A layer with a capacity counts in its buffer `training_steps`, which is part of the `state_dict`, so that resumed runs
+    are reproducible. Without a capacity there is nothing to choose.
     """
     if layer.training_steps is None:
         return 0
@@ -54,5 +54,5 @@ def count_training_step(layer: Any) -> int:
 
 
 def rotation(seed: int, step: int, sample: int) -> int:
-    """Where the choice starts in the list of a time step and a sample; `seed`: see `list_seed`."""
+    """The start of the choice for the list of a time step and a sample; `seed`: see `list_seed`."""
     return splitmix(splitmix(splitmix(seed) ^ step) ^ sample)

@@ -3,9 +3,9 @@
     s = max |w| / L over the neuron's weights, rounded up to 16 bits;   q = round(w / s), -L <= q <= L
 
 L is 127 for int8 and 7 for int4. With 16 bits in s the product is exact in float32, and rounding q·s again gives the same q
-and s. The forward pass reads q·s; the gradient passes to w unchanged (straight-through, Bengio et al. 2013).
+and s. The forward pass uses q·s; the gradient passes to w unchanged (straight-through, Bengio et al. 2013).
 
-Runs under Python 3.8 and torch 2.0 too, for `sparsesnn.poptorch`.
+Also works in Python 3.8 and torch 2.0, for `sparsesnn.poptorch`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, Mapping, NamedTuple  # noqa: UP035
 import torch
 from torch import Tensor
 
-#: bits of the kinds of integers
+#: number of bits by kind
 BITS: Mapping[str, int] = {"int8": 8, "int4": 4}
-#: bits of a float32 that a scale does not use
+#: bits of a float32 not used by a scale
 _UNUSED = 0xFF
 
 
@@ -25,8 +25,8 @@ class Integers(NamedTuple):
     """The weights of a connection as integers.
 
     Args:
-        numbers: int8, like the weight; four bits lie in a byte each.
-        scales: float32[n], one per receiving neuron; of a convolution one per filter.
+        numbers: int8, shaped like the weight; a 4-bit number takes a byte.
+        scales: float32[n], one per receiving neuron; for a convolution, one per filter.
     """
 
     numbers: Tensor
@@ -34,10 +34,10 @@ class Integers(NamedTuple):
 
 
 class Receivers(NamedTuple):
-    """Whose synapses the weights are, where there is one number for each synapse.
+    """The receivers of weights with one number for each synapse.
 
     Args:
-        n: receiving neurons.
+        n: number of receiving neurons.
         ids: int64[synapses], the receiving neuron of each.
     """
 
@@ -51,7 +51,7 @@ def integers(weight: Tensor, kind: str, receivers: Receivers | None = None) -> I
     Args:
         weight: the last axis counts receivers; or [synapses].
         kind: "int8" or "int4".
-        receivers: of a weight [synapses].
+        receivers: for a weight [synapses].
     """
     with torch.no_grad():
         limit = 2 ** (BITS[kind] - 1) - 1
@@ -73,9 +73,9 @@ def product(found: Integers, receivers: Receivers | None = None, dtype: torch.dt
 
 
 def rounded(weight: Tensor, kind: str, receivers: Receivers | None = None) -> Tensor:
-    """The weights q·s; their gradient is that of `weight`. Arguments: see `integers`."""
-    found: Tensor = _Rounded.apply(weight, kind, receivers)
-    return found
+    """The weights q·s; their gradient passes unchanged to `weight`. Arguments: see `integers`."""
+    result: Tensor = _Rounded.apply(weight, kind, receivers)
+    return result
 
 
 def _spread(per_receiver: Tensor, receivers: Receivers | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The compiled engine's settings: what was built, which instruction set runs, how many threads share the work."""
+"""The compiled engine's settings: its build, the instruction set in use, and the number of threads."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sparsesnn.options import whole
 
 
 class BuildInfo(TypedDict):
-    """What `build_info` returns.
+    """The result of `build_info`.
 
-    version: of sparsesnn; compiler: name and version; flags: those of every file, then those of each instruction set;
-    isa_built: instruction sets in this build, plainest first; isa_supported: those this machine runs;
-    isa: the one in use; threads: how many share the engine's work.
+    version: of sparsesnn; compiler: name and version; flags: for all files, then for each instruction set;
+    isa_built: instruction sets in this build, simplest first; isa_supported: those supported by this machine;
+    isa: the one in use; threads: number of threads of the engine.
     """
 
     version: str
@@ -27,36 +27,36 @@ class BuildInfo(TypedDict):
 
 
 def build_info() -> BuildInfo:
-    """What was built and what is in use, as plain data for logs and bug reports."""
+    """The build and the settings in use, as plain data for logs and bug reports."""
     return cast(BuildInfo, _core.build_info())
 
 
 def num_threads() -> int:
-    """Threads that share the engine's work; at first the processors this process may use, or `SPARSESNN_THREADS`."""
+    """Number of the engine's threads; by default one per processor available to this process, or `SPARSESNN_THREADS`."""
     return _core.num_threads()
 
 
 def set_num_threads(n: int) -> None:
-    """Sets the number of threads; results do not depend on it, to the last bit.
+    """Sets the number of threads; results do not depend on it, bit for bit.
 
     Args:
-        n: 1 to 1024; waits for passes that run in other threads.
+        n: 1 to 1024; waits for passes running in other threads.
 
     Errors: `ConfigError` for anything else.
     """
-    found = whole(n)
-    if found is None or not 1 <= found <= 1024:
+    number = whole(n)
+    if number is None or not 1 <= number <= 1024:
         raise ConfigError(f"set_num_threads: n is {n!r}; give a whole number from 1 to 1024")
-    _core.set_num_threads(found)
+    _core.set_num_threads(number)
 
 
 def set_isa(name: str) -> None:
-    """Chooses the instruction set, as the environment variable `SPARSESNN_ISA` does; all give the same bits.
+    """Chooses the instruction set, like the environment variable `SPARSESNN_ISA`; all give the same bits.
 
     Args:
         name: one of `build_info()["isa_supported"]`, such as "base", "avx2" or "avx512".
 
-    Errors: `ConfigError` where it is not built or this machine cannot run it.
+    Errors: `ConfigError` if it is not built or not supported by this machine.
     """
     try:
         _core.set_isa(name)

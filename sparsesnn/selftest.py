@@ -1,7 +1,7 @@
-"""What the two self-tests of IPUs share: networks, initial weights, comparison and report. Runs under Python 3.8.
+"""Shared parts of the two self-tests for IPUs: networks, initial weights, comparison and report. Works in Python 3.8.
 
 `sparsesnn.ipu.selftest` trains these networks with the IPU program and compares with the CPU engine, `sparsesnn.poptorch.selftest`
-trains those of them that the PopTorch ops can train and compares with a dense loop.
+trains those supported by the PopTorch ops and compares with a dense loop.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ N_STEPS, N_SAMPLES, N_INPUT = 9, 8, 11
 
 @dataclass(frozen=True)
 class Case:
-    """A network, and how the IPU program trains it. The ops take no part in what is set besides the network.
+    """A network, and its training by the IPU program. The ops use only the network.
 
     Args:
-        ops: whether the ops train it too.
-        decoding: how the output is decoded; empty: counts of spikes, or the mean of potentials.
-        n_classes: groups of the output's neurons; None: each is a class.
-        optimizer, regularizer: arguments of `sparsesnn.ipu.Optimizer`, of `Regularizer` (None: no regularizer).
-        half: weights are read as halves.
-        tiles: in use, in place of what the machine has: with few, rounds share their vertices.
-        replicas: copies of the network, each on IPUs of its own.
-        keep_every: potentials of so many steps are kept at a time.
+        ops: whether the ops also train it.
+        decoding: of the output; empty: counts of spikes, or the mean of potentials.
+        n_classes: number of groups of the output's neurons; None: each neuron is a class.
+        optimizer, regularizer: arguments of `sparsesnn.ipu.Optimizer` and `Regularizer` (None: no regularizer).
+        half: use half-precision weights.
+        tiles: number of tiles, instead of the machine's: with few, rounds share their vertices.
+        replicas: copies of the network, each on its own IPUs.
+        keep_every: number of steps whose potentials are kept at a time.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Case:
 
 
 def cases() -> tuple[Case, ...]:
-    """Together they use every codelet."""
+    """The cases, which together use every codelet."""
     return (*_for_both(), *_for_the_program())
 
 
@@ -99,7 +99,7 @@ def _for_both() -> list[Case]:
 
 
 def _for_the_program() -> list[Case]:
-    """Sums in one and two stages, and what can be asked for besides the network."""
+    """Sums in one and two stages, and all settings besides the network."""
     lif: dict[str, Any] = {"grad_threshold": 0.3, "beta": 0.9}
     cuba: dict[str, Any] = {"grad_threshold": 0.2}
     bounds = {"lower": 0.3, "upper": 0.1, "strength_lower": 100.0, "strength_upper": 50.0}
@@ -149,7 +149,7 @@ def _for_the_program() -> list[Case]:
 
 
 def set_weights(model: nn.Module, generator: torch.Generator) -> None:
-    """Weights and biases become multiples of 1/64, so that the first potentials are exact in float32 if decays are powers of two, and
+    """Sets weights and biases to multiples of 1/64, so that the first potentials are exact in float32 if decays are powers of two, and
     no spike depends on the order of a sum."""
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -174,7 +174,7 @@ class Finding:
     Args:
         output: largest difference of the output, or the number of lists that differ; passes if 0.
         differences: of gradients or weights, by name, relative to the largest entry; each passes up to `tolerance`.
-        error: what stopped the case; empty if it ran.
+        error: the error that stopped the case; empty if it ran.
     """
 
     case: str
@@ -201,10 +201,10 @@ class Finding:
 def run(
     tried: Iterable[Case], backend: str, compare: Callable[[Case], tuple[float, dict[str, float]]], tolerance: float
 ) -> list[Finding]:
-    """Tries the cases one by one, prints a line each, and goes on after an error.
+    """Runs the cases one by one, prints one line each, and continues after an error.
 
     Args:
-        compare: gives `output` and `differences` of a `Finding`.
+        compare: returns `output` and `differences` of a `Finding`.
     """
     findings = []
     for case in tried:
@@ -213,7 +213,7 @@ def run(
         try:
             output, differences = compare(case)
             finding = replace(finding, output=output, differences=differences)
-        except Exception as error:  # the report of failures is the purpose
+        except Exception as error:  # failures are reported
             finding = replace(finding, error=f"{type(error).__name__}: {error}")
         findings.append(replace(finding, seconds=time.perf_counter() - started))
         print(findings[-1].line(), flush=True)
@@ -221,15 +221,15 @@ def run(
 
 
 def parser(prog: str, text: str | None, tiles: str) -> argparse.ArgumentParser:
-    """The arguments of both; `tiles`: the default, in words."""
+    """The arguments of both self-tests; `tiles`: the default, in words."""
     made = argparse.ArgumentParser(prog=prog, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--tiles", type=int, metavar="N", help=f"tiles in use (default: {tiles})")
+    made.add_argument("--tiles", type=int, metavar="N", help=f"number of tiles (default: {tiles})")
     made.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
     return made
 
 
 def report(findings: Sequence[Finding], path: Path | None, **versions: str) -> int:
-    """Prints how many passed and writes the report; the exit code."""
+    """Prints the number of passed cases and writes the report; returns the exit code."""
     n_passed = sum(f.passed for f in findings)
     print(f"{n_passed} of {len(findings)} passed")
     if path is not None:

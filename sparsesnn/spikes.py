@@ -1,4 +1,4 @@
-"""Spike lists: what moves between layers instead of dense tensors.
+"""Spike lists, which layers exchange instead of dense tensors.
 
 Shape letters: T steps, B samples, N neurons, S entries over all lists. List (t, b) has the index i = t·B + b; its
 entries are `ids[offsets[i]:offsets[i+1]]`: first `n_spikes[i]` neurons that fired, then near-spikes, each ascending.
@@ -24,24 +24,24 @@ from sparsesnn.options import number, plain, whole
 from sparsesnn.tensor_like import plain_tensor
 from sparsesnn.typed import padding_advice, typed
 
-#: what `SpikeBatch.from_dense` does with the gradient of its spikes
+#: modes of `SpikeBatch.from_dense` for the gradient of its spikes
 GRADIENTS = ("none", "fired", "all")
 
 
-# Not frozen, and compared by identity: libraries such as Lightning take a dataclass apart and set its fields again.
+# Not frozen, and compared by identity: libraries such as Lightning take dataclasses apart and set their fields.
 @named
 @dataclass(eq=False)
 class SpikeBatch:
     """The spikes of one population, for T steps and B samples, as index lists; methods never change it in place.
 
     Args:
-        offsets: int64[T·B + 1], where each list starts.
+        offsets: int64[T·B + 1], start of each list.
         ids: uint16[S] (int32 when N > 65,536), neuron ids.
-        n_spikes: int32[T·B], how many entries of each list fired; the rest are near-spikes.
+        n_spikes: int32[T·B], number of entries in each list that fired; the rest are near-spikes.
         n_steps, n_samples, n_neurons: T, B, N.
         values: float32[S], 1 for spikes and 0 for near-spikes, carrying the gradient of the lists; None for data.
-        dropped: int32[T·B], candidates that found no slot; None when nothing can be dropped.
-        graded: whether spikes may have other values than 1, such as counts. A spike then adds value · weight to a
+        dropped: int32[T·B], number of dropped candidates; None if nothing can be dropped.
+        graded: whether spikes may have values other than 1, such as counts. A spike then adds value · weight to a
             current, and `values` is not None.
     """
 
@@ -74,11 +74,11 @@ class SpikeBatch:
 
     @classmethod
     def from_lists(cls, lists: Sequence[Sequence[Iterable[int]]], n_neurons: int) -> SpikeBatch:
-        """From `lists[b][t]`, the ids that fire in sample b at step t; sorted here, duplicates are an error."""
+        """Makes a batch from `lists[b][t]`, the ids that fire in sample b at step t; sorts them; duplicates are an error."""
         n_samples, n_steps = len(lists), len(lists[0]) if len(lists) else 0
         if any(len(sample) != n_steps for sample in lists):
             raise ShapeError(
-                f"from_lists: samples have {sorted({len(s) for s in lists})} steps; all must have the same number; "
+                f"from_lists: samples have {sorted({len(s) for s in lists})} steps; give the same number for all; "
                 "pad the shorter with empty lists"
             )
         n_neurons, rows = _count("from_lists", "n_neurons", n_neurons, 1), []
@@ -101,17 +101,17 @@ class SpikeBatch:
     def from_dense(
         cls, spikes: Tensor | npt.ArrayLike, *, batch_first: bool = False, gradient: str = "none", graded: bool = False
     ) -> SpikeBatch:
-        """From a tensor [T, B, N] (or [B, T, N] with `batch_first`) whose entries are 0 or 1; sparse tensors and NumPy's arrays too.
+        """Makes a batch from a tensor [T, B, N] (or [B, T, N] with `batch_first`) of 0 and 1; sparse tensors and NumPy arrays too.
 
         Args:
-            batch_first: the axes are [B, T, N]. A model that is given swapped axes warns if nearly nothing fires and B > 4·T.
-            graded: entries may be any finite number, such as counts or analog currents; all but 0 are listed.
-            gradient: what layers before ours receive, where `spikes` requires a gradient. "fired": entries that are 1
-                receive that of their spike, straight through; "all": entries that are 0 are listed too, as near-spikes,
-                so that every entry receives its gradient, at the cost of dense lists. "none" is for data.
+            batch_first: the axes are [B, T, N]. A model warns about probably swapped axes if nearly nothing fires and B > 4·T.
+            graded: entries may be any finite numbers, such as counts or analog currents; all except 0 are listed.
+            gradient: for earlier layers, if `spikes` requires a gradient. "fired": entries of 1 receive the gradient of
+                their spike, straight through; "all": entries of 0 are also listed, as near-spikes, so that every entry
+                receives its gradient, at the cost of dense lists. "none" is for data.
 
         Errors: `ShapeError` for another shape; `SpikeListError` for other entries, and for spikes that require a gradient
-        where `gradient` is "none".
+        if `gradient` is "none".
         """
         found, spikes = type(spikes).__name__, plain_tensor(spikes, "from_dense: spikes")
         if spikes.ndim != 3:
@@ -125,7 +125,7 @@ class SpikeBatch:
         learns = spikes.requires_grad and torch.is_grad_enabled()
         if learns and gradient == "none":
             raise SpikeListError(
-                "from_dense: spikes require a gradient, but gradient is 'none', which would cut the layers before off from "
+                "from_dense: spikes require a gradient, but gradient is 'none', which would keep earlier layers from "
                 "learning; give gradient='all' or 'fired' to pass it on, or spikes.detach()"
             )
         spikes = spikes.transpose(0, 1) if batch_first else spikes
@@ -134,7 +134,7 @@ class SpikeBatch:
             advice = "for counts or other values give graded=True"
             if bool((spikes == -1).any()) and spikes.min() == -1 and bool((spikes == spikes.round()).all()):
                 advice = (
-                    "-1 looks like padding, which must be removed first: of ids give from_lists the rows without it, row[row >= 0]; of "
+                    "-1 looks like padding, which must be removed first: for ids give from_lists the rows without it, row[row >= 0]; for "
                     "spikes give spikes.clamp(min=0); for spikes of both signs give graded=True"
                 )
             raise SpikeListError(f"from_dense: spikes hold {value:.6g}; entries must be 0 or 1; {advice}")
@@ -144,7 +144,9 @@ class SpikeBatch:
         flat = spikes.reshape(n_steps * n_samples, n_neurons)
         fired = flat.detach() != 0
         if learns and gradient == "all":
-            neuron = torch.argsort(~fired, dim=1, stable=True)  # who fired, then the others, each ascending
+            neuron = torch.argsort(
+                ~fired, dim=1, stable=True
+            )  # first those that fired, then the others, each ascending
             row = torch.arange(len(flat), device=flat.device)[:, None].expand_as(neuron).reshape(-1)
             neuron = neuron.reshape(-1)
         else:
@@ -167,12 +169,12 @@ class SpikeBatch:
         count: bool = False,
         start: str = "zero",
     ) -> SpikeBatch:
-        """From raw events: one `(t_us, unit)` pair of arrays per sample.
+        """Makes a batch from raw events: one `(t_us, unit)` pair of arrays per sample.
 
         An event at `t_us`, in microseconds, falls into step floor(t_us / dt_us), see `event_times`. Events before 0 or in step
         `n_steps` and later are left out; several events of one unit in one step make one spike, or, `count`, one graded spike
-        whose value is their number. With `start="first"`, the time of a sample begins at its first event, and not at 0. Warns if
-        samples or most events are left out, if the window does not fit the events, and if a clock begins again.
+        whose value is their number. With `start="first"`, the time of a sample begins at its first event instead of 0. Warns if
+        samples or most events are left out, if the window does not fit the events, and if a clock restarts.
         """
         width = number(dt_us)
         if width is None or not width > 0:
@@ -231,7 +233,7 @@ class SpikeBatch:
         n_neurons: int,
         n_spikes: np.ndarray | None = None,
     ) -> SpikeBatch:
-        """From ids concatenated in list order, the length of each list, and how many of each fired (None: all); checked."""
+        """Makes a checked batch from ids in list order, the length of each list, and the number of spikes in each (None: all)."""
         if ids.size and (ids.min() < 0 or ids.max() >= n_neurons):
             raise SpikeListError(f"spike ids run from {ids.min()} to {ids.max()}; allowed: 0 to {n_neurons - 1}")
         offsets = np.zeros(n_steps * n_samples + 1, np.int64)
@@ -255,7 +257,7 @@ class SpikeBatch:
 
     @property
     def device(self) -> torch.device:
-        """Where the lists lie."""
+        """The device of the lists."""
         return self.offsets.device
 
     @property
@@ -264,29 +266,29 @@ class SpikeBatch:
         return self.offsets[1:] - self.offsets[:-1]
 
     def list_index(self) -> Tensor:
-        """int64[S], the list i = t·B + b that each entry belongs to."""
+        """int64[S], the list i = t·B + b of each entry."""
         lists = torch.arange(self.offsets.numel() - 1, device=self.offsets.device)
         return torch.repeat_interleave(lists, self.n_listed, output_size=self.ids.numel())
 
     def fired(self) -> Tensor:
-        """bool[S], True where the entry is a spike, False where it is a near-spike."""
+        """bool[S], True for spikes, False for near-spikes."""
         ends = self.offsets[:-1] + self.n_spikes
         position = torch.arange(self.ids.numel(), device=self.offsets.device)
         return position < torch.repeat_interleave(ends, self.n_listed, output_size=self.ids.numel())
 
     def entry_values(self) -> Tensor:
-        """float32[S], `values`, or 1 for spikes and 0 for near-spikes where the lists carry no gradient."""
+        """float32[S], `values`, or 1 for spikes and 0 for near-spikes if the lists carry no gradient."""
         return self.fired().float() if self.values is None else self.values
 
     def to_dense(self) -> Tensor:
-        """float32[T, B, N], 1 where a neuron fired; gradients flow back to all listed neurons."""
+        """float32[T, B, N], 1 for each spike; gradients flow back to all listed neurons."""
         values = self.validate().entry_values()
         flat = values.new_zeros(self.shape.numel())
         index = self.list_index() * self.n_neurons + self.ids.long()
         return flat.index_put((index,), values).view(self.shape)
 
     def counts(self) -> Tensor:
-        """float32[B, N], spikes over the sequence; differentiable, so it can enter a loss."""
+        """float32[B, N], spikes over the sequence; differentiable, so it can be part of a loss."""
         values = self.validate().entry_values()
         flat = values.new_zeros(self.n_samples * self.n_neurons)
         index = (self.list_index() % self.n_samples) * self.n_neurons + self.ids.long()
@@ -297,7 +299,7 @@ class SpikeBatch:
         return float(self.n_spikes.sum()) / max(1, self.n_steps * self.n_samples * self.n_neurons)
 
     def n_dropped(self) -> int:
-        """Candidates that found no slot, over the whole batch."""
+        """Number of dropped candidates in the whole batch."""
         return 0 if self.dropped is None else int(self.dropped.sum())
 
     def __len__(self) -> int:
@@ -306,7 +308,7 @@ class SpikeBatch:
     # ---- Slices and copies ---------------------------------------------------------------------------------------------
 
     def samples(self, index: slice | Sequence[int] | Tensor) -> SpikeBatch:
-        """The batch of the chosen samples, in the order asked for; a mask chooses those where it is true."""
+        """The batch of the chosen samples, in the given order; a mask chooses the samples for which it is true."""
         self.validate()
         numbers = range(self.n_samples)[index] if isinstance(index, slice) else index
         chosen = signed(plain_tensor(numbers, "samples: numbers")).cpu()
@@ -334,12 +336,14 @@ class SpikeBatch:
         self.validate()
         start, stop = plain(start), plain(stop)
         if not 0 <= start <= stop <= self.n_steps:
-            raise IndexError(f"steps: {start} to {stop} asked of a batch with {self.n_steps} steps")
+            raise IndexError(f"steps: {start} to {stop} is out of range for a batch with {self.n_steps} steps")
         rows = slice(start * self.n_samples, stop * self.n_samples)
         offsets = self.offsets[rows.start : rows.stop + 1]
         entries = slice(int(offsets[0]), int(offsets[-1]))
         part = self._part(rows, entries, offsets - offsets[0], stop - start, self.n_samples)
-        return part._each(lambda x: unsigned(signed(x).clone()))  # a part does not keep the memory of the whole
+        return part._each(
+            lambda x: unsigned(signed(x).clone())
+        )  # so that a part does not keep the whole batch in memory
 
     def _rows(self, rows: Tensor, n_steps: int, n_samples: int) -> SpikeBatch:
         n_listed = self.n_listed[rows]
@@ -352,7 +356,7 @@ class SpikeBatch:
     def _part(
         self, rows: slice | Tensor, entries: slice | Tensor, offsets: Tensor, n_steps: int, n_samples: int
     ) -> SpikeBatch:
-        """The lists `rows`, whose entries are these."""
+        """A batch of the lists `rows`, with the given entries."""
         return replace(
             self,
             offsets=offsets,
@@ -382,7 +386,7 @@ class SpikeBatch:
         """
         batches = list(batches)
         if not batches:
-            raise ShapeError("cat: got no batches; give at least one, which says how many steps and neurons there are")
+            raise ShapeError("cat: got no batches; give at least one, which sets the numbers of steps and neurons")
         n_steps, n_neurons = batches[0].n_steps, batches[0].n_neurons
         for k, batch in enumerate(batches):
             if (batch.n_steps, batch.n_neurons) != (n_steps, n_neurons):
@@ -390,7 +394,7 @@ class SpikeBatch:
                     f"cat: batch {k} has T={batch.n_steps}, N={batch.n_neurons}, but batch 0 has T={n_steps}, "
                     f"N={n_neurons}; give batches with the same steps and neurons"
                 )
-        # The joined lists go batch by batch, then step by step; the result's go step by step, then batch by batch.
+        # The joined lists are ordered by batch, then step; the result's by step, then batch.
         sizes = [batch.n_samples for batch in batches]
         n_samples = sum(sizes)
         index = torch.arange(n_steps * n_samples, device=batches[0].device)
@@ -406,7 +410,7 @@ class SpikeBatch:
         )
 
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> SpikeBatch:
-        """The same lists on another device; unchanged where they lie there already.
+        """The same lists on another device; unchanged if they are already there.
 
         Args:
             device: such as "cpu" or "cuda"; the backend `cpu` reads lists in main memory.
@@ -414,13 +418,13 @@ class SpikeBatch:
         """
         if isinstance(device, torch.dtype):
             raise ShapeError(f"SpikeBatch.to: got {device}, but ids and counts have fixed types; give a device")
-        # a device without its number is the current one
+        # a device without a number is the current one
         if torch.empty(0, device=device).device == self.device:
             return self
         return self._each(lambda x: unsigned(signed(x).to(device, non_blocking=non_blocking)))
 
     def pin_memory(self) -> SpikeBatch:
-        """The same lists in page-locked memory, for copies to a GPU that overlap; unchanged without CUDA.
+        """The same lists in page-locked memory, for overlapping copies to a GPU; unchanged without CUDA.
 
         A `DataLoader` with `pin_memory=True` calls this.
         """
@@ -443,7 +447,7 @@ class SpikeBatch:
         self.__dict__.update({**state, "ids": unsigned(state["ids"])})
 
     def detach(self) -> SpikeBatch:
-        """The same lists, cut from the autograd graph."""
+        """The same lists, detached from the autograd graph."""
         return replace(self, values=None if self.values is None else self.values.detach())
 
     # ---- Validation -----------------------------------------------------------------------------------------------
@@ -459,7 +463,7 @@ class SpikeBatch:
         return self
 
     def check_form(self) -> None:
-        """`ShapeError` unless types and sizes go together; what the lists hold is not looked at."""
+        """`ShapeError` unless types and sizes are consistent; the contents of the lists are not checked."""
         if self._is_plain():
             return
         for name, least in (("n_steps", 0), ("n_samples", 0), ("n_neurons", 1)):
@@ -480,7 +484,7 @@ class SpikeBatch:
                 continue
             if not isinstance(array, Tensor):
                 raise ShapeError(f"SpikeBatch.{name} is a {type(array).__name__}; give a tensor {dtype} [{size}]")
-            read = name != "values"  # nobody reads these where they lie: they carry a gradient
+            read = name != "values"  # the engine does not read these in place: they carry a gradient
             if array.dtype != dtype or tuple(array.shape) != (size,) or (read and not array.is_contiguous()):
                 strided = "" if array.is_contiguous() else ", not contiguous"
                 raise ShapeError(
@@ -493,7 +497,7 @@ class SpikeBatch:
                 )
 
     def _is_plain(self) -> bool:
-        """Whether `check_form` would find nothing in lists in main memory: a quick look at the usual case."""
+        """Whether lists in main memory surely pass `check_form`: a quick test for the usual case."""
         offsets, ids, n_spikes, values, dropped = self.offsets, self.ids, self.n_spikes, self.values, self.dropped
         n_steps, n_samples, n_neurons = self.n_steps, self.n_samples, self.n_neurons
         if not (type(offsets) is type(ids) is type(n_spikes) is Tensor and type(n_steps) is type(n_samples) is int):
@@ -522,19 +526,19 @@ class SpikeBatch:
 
 def _count(where: str, name: str, value: Any, least: int) -> int:
     """A number of steps, samples or neurons. Errors: `ShapeError`."""
-    found = whole(value)
-    if found is None or not least <= found < 2**31:
+    number = whole(value)
+    if number is None or not least <= number < 2**31:
         raise ShapeError(f"{where}: {name} is {value!r}; give a whole number from {least} to {2**31 - 1}")
-    return found
+    return number
 
 
 def _is_like(values: Tensor, ids: Tensor) -> bool:
-    """Whether they are a float32 for each id, in main memory."""
+    """Whether `values` has a float32 for each id, in main memory."""
     return isinstance(values, Tensor) and values.dtype == torch.float32 and values.shape == ids.shape and values.is_cpu
 
 
 def _joined(parts: Sequence[SpikeBatch], n_steps: int, n_samples: int) -> SpikeBatch:
-    """The lists of all parts, one part after the other; all lie on the device of the first."""
+    """The lists of all parts, one part after the other, on the device of the first."""
     for part in parts:
         part.validate()
     starts = np.cumsum([0, *(part.ids.numel() for part in parts[:-1])]).tolist()

@@ -1,6 +1,6 @@
 """splitmix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014), the hash of every random choice.
 
-codelets/splitmix.h has the same numbers. Runs under Python 3.8 too, for `sparsesnn.poptorch`.
+codelets/splitmix.h has the same numbers. Also works in Python 3.8, for `sparsesnn.poptorch`.
 """
 
 from __future__ import annotations

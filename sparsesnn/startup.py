@@ -1,7 +1,7 @@
-"""The start of the command `sparsesnn`: until its modules are imported, Ctrl-C and bad settings end it without a traceback.
+"""The start of the command `sparsesnn`: while its modules are imported, Ctrl-C and bad settings end it without a traceback.
 
-PyTorch alone takes seconds to import. Imported before it, this module takes effect at once; programs that import the package
-keep Python's own behavior.
+PyTorch alone takes seconds to import. This module is imported before it and takes effect at once; programs that import the
+package keep Python's own behavior.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 
 
 def _program() -> str:
-    """The module of ours that this process runs: "sparsesnn" for the command; "" in others, and in processes that they spawn."""
+    """Our module that this process runs: "sparsesnn" for the command; "" in other processes, and in those that they spawn."""
     name = sys.argv[0] if getattr(sys, "argv", None) else ""
     words = getattr(sys, "orig_argv", [])
-    if name == "-m":  # while Python looks for the module
-        found = re.search(r" -\w*m ?(sparsesnn[\w.]*)", " ".join(words))
-        return found[1] if found else ""
+    if name == "-m":  # while Python searches for the module
+        match = re.search(r" -\w*m ?(sparsesnn[\w.]*)", " ".join(words))
+        return match[1] if match else ""
     return "sparsesnn" if name in words and name.rpartition("/")[2] == "sparsesnn" else ""
 
 
@@ -30,14 +30,14 @@ def _stop(*_: Any) -> NoReturn:
 
 
 def end() -> None:
-    """Called when the command line has taken over, which handles Ctrl-C itself."""
+    """Called once the command line handles Ctrl-C itself."""
     if signal.getsignal(signal.SIGINT) is _stop:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def refuse(error: ImportError | UnicodeDecodeError) -> NoReturn:
-    """Raises what the engine says of an environment variable that it refuses; in a program of ours it ends with that sentence."""
-    # a value that is not UTF-8 makes the message one that cannot be decoded
+    """Raises the engine's error about an invalid environment variable; our own programs end with its message."""
+    # a value that is not UTF-8 makes the message undecodable
     text = str(error) if isinstance(error, ImportError) else error.object.decode(errors="backslashreplace")
     if not text.startswith("SPARSESNN_"):
         raise error

@@ -1,4 +1,4 @@
-"""`load_state_dict` with messages of our own: which tensors do not fit, and what they should be."""
+"""`load_state_dict` with our own messages: the tensors that do not fit, and their expected shapes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SHOWN = 6
 
 
 class Loadable(nn.Module):
-    """A module whose `load_state_dict` says what does not fit."""
+    """A module whose `load_state_dict` names the tensors that do not fit."""
 
     def former_names(self) -> Mapping[str, str]:
-        """The names of tensors by names that they had once."""
+        """Current names of tensors by their former names."""
         return {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
@@ -36,24 +36,24 @@ def _misfits(module: Loadable, given: Mapping[str, Any], strict: bool) -> str:
     given = {former.get(name, name): value for name, value in given.items()}
     missing = [name for name in own if strict and name not in given and not is_step_counter(name)]
     others = [name for name in given if strict and name not in own]
-    found = []
+    problems = []
     for name in missing:
         near = nearest(name, others)
-        found.append(f"{name!r} is missing" + (f", {near!r} is unknown: rename it" if near else ""))
+        problems.append(f"{name!r} is missing" + (f", {near!r} is unknown: rename it" if near else ""))
         others = [other for other in others if other != near]
-    found += [f"{name!r} is unknown" for name in others]
+    problems += [f"{name!r} is unknown" for name in others]
     for name, tensor in own.items():
         if name in given and given[name].shape != tensor.shape:
-            found.append(
+            problems.append(
                 f"{name!r} has shape {_shape(given[name])}, needs {_shape(tensor)}{_turned(given[name], tensor)}"
             )
-    if not found:
+    if not problems:
         return ""
-    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
     return (
-        f"load_state_dict: the state does not fit this {type(module).__name__}: {'; '.join(found[:_SHOWN])}{more}. Give the state of a "
+        f"load_state_dict: the state does not fit this {type(module).__name__}: {'; '.join(problems[:_SHOWN])}{more}. Give the state of a "
         "model of the same network (`network.to_json()` keeps a network next to its state; `sparsesnn.train.load_run(RUN).model` is "
-        "that of a run)" + (", or strict=False to leave out what is missing or unknown" if strict else "")
+        "that of a run)" + (", or strict=False to ignore missing and unknown names" if strict else "")
     )
 
 
@@ -62,5 +62,5 @@ def _shape(tensor: Any) -> str:
 
 
 def _turned(given: Tensor, wanted: Tensor) -> str:
-    """What to say of a weight of `nn.Linear`, a row per receiver."""
+    """Advice for a weight of `nn.Linear`, which has a row per receiver."""
     return ", a row per sending neuron: give its transpose, .T" if given.shape == wanted.T.shape else ""

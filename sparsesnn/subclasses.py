@@ -1,6 +1,6 @@
-"""Subclasses of the parts of a description: an engine runs the parts that it knows, and reads nothing that a subclass adds.
+"""Subclasses of the parts of a description: an engine runs only known parts, and ignores additions of a subclass.
 
-Python 3.8 reads this file, as the neuron models that use it.
+This file must work in Python 3.8, like the neuron models that use it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sparsesnn.errors import DescriptionError
 
 @dataclass(frozen=True)
 class _Plain:
-    """A class with no more than a field and a check."""
+    """A class with only a field and a check."""
 
     field: int = 0
 
@@ -21,13 +21,13 @@ class _Plain:
         pass
 
 
-#: what Python and `dataclass` put into a class, and a check of the arguments: nothing that an engine would have to read
+#: attributes added by Python and `dataclass`, and a check of the arguments: irrelevant for an engine
 _HARMLESS = frozenset(vars(_Plain)) - {"field"}
 
 
 def as_described(value: Any, known: Iterable[Type[Any]], where: str, what: str) -> Any:  # noqa: UP006
     """`value` as an instance of a dataclass in `known`: a subclass that only has other defaults or checks its arguments becomes the
-    class that it extends, which is what the engines run, write and compare.
+    class that it extends, which engines run, save and compare.
 
     Args:
         known: the classes that engines run.
@@ -43,7 +43,7 @@ def as_described(value: Any, known: Iterable[Type[Any]], where: str, what: str) 
     base = next((k for k in cls.__mro__ if k in known), None)
     if base is None:
         raise DescriptionError(
-            f"{where} is of the class {cls.__name__}, which the engines do not run; use a {what} that they have: "
+            f"{where} is of the class {cls.__name__}, which the engines do not support; use a {what} that they support: "
             f"{', '.join(k.__name__ for k in known)}"
         )
     own = sorted(_own_names(value, base))
@@ -57,15 +57,15 @@ def as_described(value: Any, known: Iterable[Type[Any]], where: str, what: str) 
 
 
 def _own_names(value: Any, base: Type[Any]) -> set[str]:  # noqa: UP006
-    """Names in an instance and its class that `base` does not have, or that change it."""
+    """Names in an instance and its class that `base` lacks or that override it."""
     cls = type(value)
     declared = {f.name: f.init for f in fields(base)}
-    found = {f.name for f in fields(cls) if declared.get(f.name) is not f.init} | (set(vars(value)) - set(declared))
+    names = {f.name for f in fields(cls) if declared.get(f.name) is not f.init} | (set(vars(value)) - set(declared))
     for k in cls.__mro__[: cls.__mro__.index(base)]:
         # without `@dataclass` the inherited __init__ keeps the old defaults
         is_dataclass = "__dataclass_fields__" in vars(k)
         for name, x in vars(k).items():
             is_default = name in declared and is_dataclass and not hasattr(x, "__get__")
             if name not in _HARMLESS and not is_default:
-                found.add(name)
-    return found
+                names.add(name)
+    return names

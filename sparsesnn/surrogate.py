@@ -1,4 +1,4 @@
-"""Surrogate derivatives σ'(x), x = v - threshold, that stand for the derivative of the spike.
+"""Surrogate derivatives σ'(x), x = v - threshold, used in place of the spike's derivative.
 
 | name | σ'(x) | source |
 |---|---|---|
@@ -29,7 +29,7 @@ from sparsesnn.options import check, option
 class Formulas(NamedTuple):
     """σ'(x) for slope k, and its smooth step S with S' = σ' and S(0) = 1/2, for which finite differences are right.
 
-    `np` is NumPy or PyTorch: the formulas call only what both have. `half_width` is the |x| from which on σ' is 0.
+    `np` is NumPy or PyTorch: the formulas use only functions of both. σ' is 0 for |x| >= `half_width`.
     """
 
     derivative: Callable[[Any, Any, float], Any]
@@ -95,7 +95,7 @@ class Surrogate:
 
     @property
     def half_width(self) -> float:
-        """σ'(x) is 0 where |x| is at least this; infinity where it never is."""
+        """σ'(x) is 0 if |x| is at least this; infinity if it never is."""
         return FORMULAS[self.kind].half_width(self.slope)
 
 
@@ -141,5 +141,5 @@ def boxcar(slope: float = 1.0) -> Surrogate:
 
 @named
 def exponential(slope: float = 5.0) -> Surrogate:
-    """exp(-slope·|x|), of height one: still 8 % of it half a threshold below the threshold, with slope 5."""
+    """exp(-slope·|x|), of height one: with slope 5 and threshold 1, still 8 % at half the threshold."""
     return Surrogate("exponential", slope)

@@ -1,4 +1,4 @@
-"""Tensors of every layout, NumPy's and SciPy's arrays, and lists of numbers, as plain tensors."""
+"""Converts tensors of every layout, NumPy and SciPy arrays, and lists of numbers to plain tensors."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def plain_tensor(value: Any, what: str) -> Tensor:
     """The numbers of `value` as a strided tensor; a tensor keeps its dtype, device and gradient.
 
     Args:
-        value: a tensor, sparse or quantized too; an array; or nested lists of numbers.
+        value: a tensor, also sparse or quantized; an array; or nested lists of numbers.
         what: the beginning of messages, such as "from_dense: spikes".
 
-    Errors: `ShapeError` for anything without numbers in the form of one array.
+    Errors: `ShapeError` for anything but numbers in the form of one array.
     """
     if isinstance(value, Tensor):
         if value.is_meta or value.is_nested or value.is_complex():
@@ -36,6 +36,6 @@ def plain_tensor(value: Any, what: str) -> Tensor:
         raise ShapeError(f"{what} are a {type(value).__name__}; give a tensor, or an array of numbers")
     if array.dtype.itemsize > 8:
         array = array.astype(np.float64)
-    # PyTorch has one byte order, no negative strides, and warns of memory that must not be written
+    # PyTorch has one byte order, no negative strides, and warns about read-only memory
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     return torch.from_numpy(native if native.flags.writeable and min(native.strides, default=0) >= 0 else native.copy())

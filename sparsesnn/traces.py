@@ -1,8 +1,8 @@
 """Potentials, currents and other states of chosen neurons over time.
 
-Engines keep no potentials. What is recorded here is computed again, for the chosen neurons alone, from the spikes that the
-engine gave: by the model's own `step` and with sums in the order that the reference states. So the numbers are those of the
-CPU engine bit for bit, and those of the dense engine up to the order of its sums.
+Engines keep no potentials. Recordings are recomputed, only for the chosen neurons, from the engine's spikes: by the model's
+own `step` and with sums in the order of the reference. So the numbers are those of the CPU engine bit for bit, and those of
+the dense engine up to the order of its sums.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 #: names of populations, or for each name the ids of its neurons (None: all of them)
 Record = Sequence[str] | Mapping[str, Sequence[int] | Tensor | None]
 
-#: spikes whose weights are gathered at a time
+#: number of spikes whose weights are gathered at a time
 _CHUNK = 1 << 15
 
 
 @dataclass(eq=False)
 class Traces:
-    """What chosen neurons of one population went through; carries no gradient. K is their number.
+    """States of chosen neurons of one population over time; carries no gradient. K is their number.
 
     Args:
         neurons: int64[K], their ids.
-        current: float32[T, B, K], the input current of each step: bias and what arrived.
+        current: float32[T, B, K], the input current of each step: bias and arriving spikes.
         states: for each state of the neuron model, such as `v`, `i_syn` or `w`: float32[T, B, K], after each step and before
-            the reset that the next step applies.
+            the reset applied by the next step.
         threshold: float32[K]; None for a readout.
     """
 
@@ -84,9 +84,9 @@ def replay(layer: Any, inputs: Sequence[Any], sent: Any, state: LayerState | Non
 
     Args:
         layer: a `sparsesnn.Layer`.
-        inputs: what the layer was given, one per source.
-        sent: what it gave.
-        state: that it was given.
+        inputs: of the layer, one per source.
+        sent: its output.
+        state: passed to the layer.
         neurons: int64[K].
     """
     population = layer.population
@@ -116,7 +116,7 @@ def replay(layer: Any, inputs: Sequence[Any], sent: Any, state: LayerState | Non
         states = population.step(p, states, s if fires else None, s if fires else None, i[t])
         for x, value in zip(population.states, states, strict=True):
             traces[x][t] = value
-        if fires:  # a full list drops spikes that reset their neuron all the same
+        if fires:  # a spike dropped from a full list still resets its neuron
             s = (states[0] > p["threshold"]).to(i.dtype) if fired is None else fired[t]
     return Traces(neurons, i, traces, p.get("threshold"))
 
@@ -127,7 +127,7 @@ def _shape(x: Any) -> tuple[int, int]:
 
 
 def _entries(x: Any) -> tuple[np.ndarray[Any, Any], ...]:
-    """The index t·B + b, the neuron and the value of every spike, lists ascending."""
+    """The index t·B + b, the neuron and the value of every spike, in the order of lists."""
     if isinstance(x, SpikeBatch):
         fired = x.fired()
         values = x.entry_values().detach()[fired]
@@ -141,7 +141,7 @@ def _entries(x: Any) -> tuple[np.ndarray[Any, Any], ...]:
 def _add_arriving(
     current: np.ndarray[Any, Any], layer: Any, spikes: Any, incoming: Any, neurons: Tensor, delay: int
 ) -> None:
-    """Adds what spikes bring through a connection; row t of `spikes` arrives at step t + delay."""
+    """Adds the contributions of spikes through a connection; row t of `spikes` arrives at step t + delay."""
     weight = layer.weight(incoming)
     if incoming.synapses.is_matrix:
         _add(current, spikes, _columns(layer, incoming, weight, neurons), delay)
@@ -150,7 +150,7 @@ def _add_arriving(
 
 
 def _add(current: np.ndarray[Any, Any], spikes: Any, columns: np.ndarray[Any, Any], delay: int) -> None:
-    """Through a matrix: adds the rows of the spikes, one after the other."""
+    """The same through a matrix: adds the rows of the spikes, one after the other."""
     rows, ids, values = _entries(spikes)
     rows = rows + delay * _shape(spikes)[1]
     arrive = (rows >= 0) & (rows < len(current))
@@ -163,7 +163,7 @@ def _add(current: np.ndarray[Any, Any], spikes: Any, columns: np.ndarray[Any, An
 def _add_products(
     current: np.ndarray[Any, Any], spikes: Any, incoming: Any, weight: Tensor, neurons: Tensor, delay: int
 ) -> None:
-    """The same through synapses that are no matrix, a step at a time."""
+    """The same through other synapses, step by step."""
     rows, ids, values = _entries(spikes)
     n_steps, n_samples = _shape(spikes)
     weight = weight.detach().cpu()
@@ -176,26 +176,26 @@ def _add_products(
 
 
 def _columns(layer: Any, incoming: Any, weight: Tensor, neurons: Tensor) -> np.ndarray[Any, Any]:
-    """[n_pre, K], the weights of the chosen neurons as the engine reads them."""
+    """[n_pre, K], the chosen neurons' weights as used by the engine."""
     read = weight.detach().cpu()
     if layer.weight_dtype == "bfloat16":
         read = read.bfloat16().float()
-    found = np.zeros((incoming.n_pre, len(neurons)), read.numpy().dtype)
+    matrix = np.zeros((incoming.n_pre, len(neurons)), read.numpy().dtype)
     if (existing := layer.columns(incoming)) is None:
-        found[:] = read[:, neurons].numpy()
+        matrix[:] = read[:, neurons].numpy()
     else:
         starts, senders = existing
         for k, n in enumerate(neurons.tolist()):
-            found[senders[starts[n] : starts[n + 1]], k] = read[int(starts[n]) : int(starts[n + 1])].numpy()
-    return found
+            matrix[senders[starts[n] : starts[n + 1]], k] = read[int(starts[n]) : int(starts[n + 1])].numpy()
+    return matrix
 
 
 def _fired(sent: Any, neurons: Tensor, dtype: torch.dtype) -> Tensor:
-    """[T, B, K], the spikes that the engine gave."""
+    """[T, B, K], the engine's spikes."""
     n_steps, n_samples = _shape(sent)
     if not isinstance(sent, SpikeBatch):
-        found: Tensor = getattr(sent, "fired", sent).detach().cpu()[:, :, neurons].to(dtype)
-        return found
+        spikes: Tensor = getattr(sent, "fired", sent).detach().cpu()[:, :, neurons].to(dtype)
+        return spikes
     place = torch.full((sent.n_neurons,), -1, device="cpu")
     place[neurons] = torch.arange(len(neurons), device="cpu")
     rows, ids, _ = (torch.from_numpy(x) for x in _entries(sent))
@@ -211,5 +211,5 @@ def _each(value: Tensor, neurons: Tensor) -> Tensor:
 
 
 def _numpy(x: Tensor) -> np.ndarray[Any, Any]:
-    found: np.ndarray[Any, Any] = x.detach().cpu().numpy()
-    return found
+    array: np.ndarray[Any, Any] = x.detach().cpu().numpy()
+    return array

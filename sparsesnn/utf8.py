@@ -1,7 +1,7 @@
-"""Texts in files, which are UTF-8, and names of files, which may be any bytes.
+"""Texts in files, which are UTF-8, and file names, which may be any bytes.
 
-Python keeps bytes of a name that are not UTF-8 as lone surrogates (PEP 383): the byte 0xe4 is "\\udce4". JSON holds these as escapes;
-in other files they become bytes again.
+Python represents bytes of a name that are not UTF-8 as lone surrogates (PEP 383): the byte 0xe4 is "\\udce4". JSON stores these as
+escapes; in other files they become bytes again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ RAW_NAMES = "# This file holds names of files that are not UTF-8.\n"
 
 
 def to_bytes(text: str) -> bytes:
-    """UTF-8, with the bytes of names as they are."""
+    """UTF-8, with the raw bytes of names."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def from_bytes(data: bytes) -> str:
-    """As Python reads the command line: if names of files are ASCII (LC_ALL=C), all other characters become surrogates."""
+    """Decodes like Python's command line: if file names are ASCII (LC_ALL=C), all other characters become surrogates."""
     return os.fsdecode(data)
 
 
@@ -35,9 +35,9 @@ def to_file(text: str) -> bytes:
 
 
 def print_file(data: bytes) -> None:
-    """Writes a file or a command to standard output, whatever the terminal's encoding: escapes would change what it means."""
+    """Writes a file or a command to standard output, independent of the terminal's encoding: escapes would change its meaning."""
     binary = getattr(sys.stdout, "buffer", None)
-    if binary is None:  # a program catches it as a text
+    if binary is None:  # a program captures it as text
         print(from_bytes(data), end="")
         return
     sys.stdout.flush()
@@ -46,13 +46,13 @@ def print_file(data: bytes) -> None:
 
 
 def read_text(path: Path, option: str, what: str) -> str:
-    """A file that a person may have written.
+    """Reads a text file that a user may have written.
 
     Args:
-        option: that names it, such as "--config".
-        what: what to give, such as "a TOML file".
+        option: the option that names it, such as "--config".
+        what: the expected content, such as "a TOML file".
 
-    Errors: `ConfigError` if it is no regular file, too large, cannot be read, is not UTF-8, or begins with a byte order mark.
+    Errors: `ConfigError` if it is not a regular file, too large, cannot be read, is not UTF-8, or begins with a byte order mark.
     """
     check_regular(path, ConfigError, MAX_TEXT_BYTES)
     try:
@@ -73,7 +73,7 @@ def read_text(path: Path, option: str, what: str) -> str:
 
 
 def _error(data: bytes) -> UnicodeDecodeError | None:
-    """Why these bytes are not UTF-8; None if they are."""
+    """The decoding error if these bytes are not UTF-8, else None."""
     try:
         data.decode()
     except UnicodeDecodeError as error:

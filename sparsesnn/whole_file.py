@@ -1,4 +1,4 @@
-"""A file that is whole or not there."""
+"""Writes a file whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-#: how the names of files end that are still being written; they begin with a dot
+#: suffix of the names of incomplete files, which begin with a dot
 TEMPORARY = ".tmp"
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A name in the same folder to write to, which becomes `path` at the end; after an error an older `path` is untouched."""
+    """A temporary name in the same folder, renamed to `path` at the end; after an error an existing `path` is unchanged."""
     temporary = path.with_name(f".{path.name}{TEMPORARY}")
     try:
-        temporary.unlink(missing_ok=True)  # of a killed writer, or a link, which would be written through
+        temporary.unlink(missing_ok=True)  # left by a killed writer, or a link, which writing would follow
         yield temporary
         temporary.replace(path)
     except BaseException:

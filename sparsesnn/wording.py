@@ -1,4 +1,4 @@
-"""Numbers and names in sentences. Python 3.8 reads this file, as the neuron models that use it."""
+"""Numbers and names in sentences. This file must work in Python 3.8, like the neuron models that use it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def count(n: int, noun: str) -> str:
 
 
 def printable(text: object, keep: str = "") -> str:
-    """Text of others, such as names of files and classes, for a terminal or a picture: control characters become escapes.
+    """Foreign text, such as names of files and classes, for a terminal or a picture: control characters become escapes.
 
-    A terminal would obey them: `\\x1b[2J` empties its screen, and others hide text or turn its direction.
+    A terminal would obey them: `\\x1b[2J` clears its screen, and others hide text or reverse its direction.
 
     Args:
-        keep: characters that stay as they are, such as line breaks.
+        keep: characters to keep, such as line breaks.
     """
 
     def stays(c: str) -> bool:
@@ -29,18 +29,18 @@ def printable(text: object, keep: str = "") -> str:
 
 
 def powers_of_two_near(n: int) -> str:
-    """`2 or 4` for 3: the powers of two on either side of a number, or nothing where it is one itself."""
+    """`2 or 4` for 3: the powers of two on either side of a number; "" if it is one itself."""
     below = 1 << (max(1, n).bit_length() - 1)
     return "" if n == below else f"{below} or {2 * below}"
 
 
 def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """'beta' for 'bta': the known name that is nearest, or nothing where none is near."""
+    """'beta' for 'bta': the nearest known name; "" if none is near."""
     return next(iter(difflib.get_close_matches(str(word), list(known), n=1, cutoff=cutoff)), "")
 
 
 def meant(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """`did you mean 'beta'? ` for 'bta', or nothing."""
+    """`did you mean 'beta'? ` for 'bta', or ""."""
     near = nearest(word, known, cutoff)
     return f"did you mean {near!r}? " if near else ""
 

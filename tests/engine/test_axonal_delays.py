@@ -286,7 +286,9 @@ def test_descriptions_come_back_from_json_and_wrong_ones_are_refused() -> None:
     small = Network({"input": Input(3), "a": LI(2)}, (given,))
     assert Network.from_json(small.to_json()) == small
     assert Model(small).layers["a"].state_dict()["input->a:delays"].tolist() == [0, 1, 3]
-    with pytest.raises(DescriptionError, match=r"connection input->a: Delays: given has 3 numbers; the sender has 4"):
+    with pytest.raises(
+        DescriptionError, match=r"connection input->a: Delays: given has 3 numbers, but the sender has 4"
+    ):
         Network({"input": Input(4), "a": LI(2)}, (given,))
     with pytest.raises(DescriptionError, match=r"longest is 0; allowed: whole numbers from 1"):
         Delays(0)
@@ -297,7 +299,9 @@ def test_descriptions_come_back_from_json_and_wrong_ones_are_refused() -> None:
     loop = recurrent_network(True)
     assert Network.from_json(loop.to_json()) == loop
     assert loop.history("b") == 2 + T + 3
-    with pytest.raises(DescriptionError, match=r"input->a: it has axonal delays, which the IPU program does not have"):
+    with pytest.raises(
+        DescriptionError, match=r"input->a: it has axonal delays, which the IPU program does not support"
+    ):
         check_network(small, "mean")
 
 

@@ -171,7 +171,7 @@ def test_texts_of_one_axis() -> None:
     ("kind", "shape", "message"),
     [
         (Conv1d(3, 4), (5, 7, 2), r"Conv1d.*reads maps of shape \(length, channels\).*\(5, 7, 2\); use Conv2d"),
-        (Conv1d(3, 4), (3, 2), r"nothing is left of maps of \(1, 3, 2\)"),
+        (Conv1d(3, 4), (3, 2), r"maps of \(1, 3, 2\) become empty"),
         (Conv1d(3, 1), (0, 2), r"shape is \(0, 2\).*each at least 1"),
     ],
 )

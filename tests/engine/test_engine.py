@@ -722,7 +722,7 @@ def test_wrong_shapes_and_dtypes_are_refused() -> None:
         model([])  # type: ignore[arg-type]
     with pytest.raises(DescriptionError, match="network is '6-5-2'; give a Network, such as parse_net"):
         Model("6-5-2")  # type: ignore[arg-type]
-    with pytest.raises(DescriptionError, match="'hidden2' is no population that fires; allowed: hidden"):
+    with pytest.raises(DescriptionError, match="'hidden2' is not a spiking population; allowed: hidden"):
         model(random_spikes(0, 3, 2, 6)).counts("hidden2")
 
 

@@ -96,7 +96,7 @@ def test_it_follows_a_description_that_changes() -> None:
     )
     with pytest.raises(DescriptionError, match=r"grad_threshold='exact' needs a surrogate"):
         network.with_population("hidden", surrogate=fast_sigmoid())
-    with pytest.raises(DescriptionError, match=r"does not follow a threshold that learns"):
+    with pytest.raises(DescriptionError, match=r"does not follow a trained threshold"):
         network.with_population("hidden", learn_threshold=True)
 
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_exact_is_refused_by_name() -> None:
         DescriptionError, match=r"grad_threshold='exact' needs.*not 'fast_sigmoid'; allowed: triangle, boxcar, straight"
     ):
         LIF(3, grad_threshold="exact", surrogate=fast_sigmoid())
-    with pytest.raises(DescriptionError, match=r"does not follow a threshold that learns; give learn_threshold=False"):
+    with pytest.raises(DescriptionError, match=r"does not follow a trained threshold; give learn_threshold=False"):
         LIF(3, grad_threshold="exact", surrogate=boxcar(), learn_threshold=True)
     with pytest.raises(
         DescriptionError,

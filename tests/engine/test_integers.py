@@ -159,13 +159,13 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
         integers.save(model, path)
     with pytest.raises(ConfigError, match="nowhere.*cannot be written"):
         integers.save(model, tmp_path / "nowhere" / "a", "int8")
-    with pytest.raises(CheckpointError, match=r"a\.safetensors: there is no such file"):
+    with pytest.raises(CheckpointError, match=r"a\.safetensors: no such file"):
         integers.read(path)
     integers.save(model, path, "int8")
     whole = path.read_bytes()
     for hostile in (b"", whole[:100], whole[:-3], b"\xff" * 64, whole.replace(b"int8", b"int9")):
         path.write_bytes(hostile)
-        with pytest.raises(CheckpointError, match=r"a\.safetensors: is damaged, or no file with integer weights"):
+        with pytest.raises(CheckpointError, match=r"a\.safetensors: is damaged or not a file with integer weights"):
             integers.load(path)
 
 

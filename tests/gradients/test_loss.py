@@ -211,7 +211,7 @@ def test_errors_of_the_regularizer() -> None:
     output = spiking(hidden=torch.zeros(2, 1, 3))
     with pytest.raises(DescriptionError, match="lower and upper are both None"):
         activity_regularizer(output)
-    with pytest.raises(DescriptionError, match=r"lower: 'out' is no spiking population; there are \['hidden'\]"):
+    with pytest.raises(DescriptionError, match=r"lower: 'out' is not a spiking population; spiking ones: \['hidden'\]"):
         activity_regularizer(output, lower={"out": 0.1})
     with pytest.raises(DescriptionError, match=r"upper: 'hidden' has 1\.5; allowed: 0 to 1"):
         activity_regularizer(output, upper=1.5)

@@ -96,7 +96,7 @@ def test_weights_that_cannot_be_scaled() -> None:
     for value, error, message in [
         (0.0, DescriptionError, "weights into 'hidden1' are all zero"),
         (math.nan, NumericError, "weights into 'hidden1' hold NaN"),
-        (-1.0, DescriptionError, r"'hidden1' is to reach activity 0\.1, but gains from 1 to .* give 0 to 0;"),
+        (-1.0, DescriptionError, r"'hidden1' should reach activity 0\.1, but gains from 1 to .* give 0 to 0;"),
     ]:
         model = Model(network(), backend="dense")
         with torch.no_grad():
@@ -110,7 +110,7 @@ def test_bias_alone_is_too_active() -> None:
     with torch.no_grad():
         model.layers["hidden1"].bias.fill_(5.0)
         before = model.layers["hidden1"].weights[0].clone()
-    with pytest.raises(DescriptionError, match=r"'hidden1' is to reach activity 0\.1, but gains from .* to 1 give"):
+    with pytest.raises(DescriptionError, match=r"'hidden1' should reach activity 0\.1, but gains from .* to 1 give"):
         init_activity(model, [poisson(60, 0.1)], 0.1)
     torch.testing.assert_close(model.layers["hidden1"].weights[0], before)
 
@@ -128,7 +128,7 @@ def test_a_jump_over_the_target_warns() -> None:
 
 def test_capacity_bounds_what_can_be_reached() -> None:
     """The activity that counts is what finds a slot: at most 7 of 70."""
-    for target, message in [(0.05, None), (0.3, r"'hidden1' is to reach activity 0\.3, but .* to 0\.1; .* capacity")]:
+    for target, message in [(0.05, None), (0.3, r"'hidden1' should reach activity 0\.3, but .* to 0\.1; .* capacity")]:
         model = Model(network(capacity=7), backend="cpu")
         if message is None:
             reached = init_activity(model, [poisson(60, 0.1)], {"hidden1": target}, readout_std=None)
@@ -141,7 +141,7 @@ def test_capacity_bounds_what_can_be_reached() -> None:
 def test_errors_of_the_target() -> None:
     model = Model(network(), backend="dense")
     with pytest.raises(
-        DescriptionError, match=r"'output' is no spiking population; there are \['hidden1', 'hidden2'\]"
+        DescriptionError, match=r"'output' is not a spiking population; spiking ones: \['hidden1', 'hidden2'\]"
     ):
         init_activity(model, [poisson(60, 0.1)], {"output": 0.1})
     for target in (0.0, 1.0, -0.1, math.nan):

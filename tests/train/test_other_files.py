@@ -149,7 +149,7 @@ def test_runs_of_several_seeds_resume_with_their_seeds(tmp_path: Path, capsys: p
     np.savez(tmp_path / "abc.npz", **events("abc"))
     train(config_for(tmp_path / "abc.npz"), out=tmp_path / "all" / "seed-0")
     assert main(["train", "--resume", "--out", str(tmp_path / "all")]) == 2
-    assert "holds runs of several seeds; give them too, --seeds 0,1,2" in capsys.readouterr().err
+    assert "holds runs of several seeds; give them as well, --seeds 0,1,2" in capsys.readouterr().err
     command = ["train", "events", "--data", str(tmp_path / "abc.npz"), "--out", str(tmp_path / "new")]
     assert main([*command, "--seeds", "0,-1"]) == 2
     assert not (tmp_path / "new").exists(), "a seed was trained before the next one was refused"

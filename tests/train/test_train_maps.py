@@ -104,7 +104,7 @@ def test_the_event_sparse_engine_learns_the_same(tmp_path: Path) -> None:
 def test_other_backends_refuse_before_they_start(tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
     with pytest.raises(
-        DescriptionError, match=r"input->hidden: its synapses are Conv2d, which the IPU program does not have"
+        DescriptionError, match=r"input->hidden: its synapses are Conv2d, which the IPU program does not support"
     ):
         train(make_config(train={"backend": "ipu-model"}), out=tmp_path / "ipu", report=Report(quiet=True))
     assert not [path for path in (tmp_path / "ipu").glob("*") if path.suffix == ".safetensors"]
