@@ -144,9 +144,8 @@ def load_or_build(
             alone = True
         except OSError:  # the folder cannot be written or has no locks; writing will show which
             alone = False
-        kept = _kept(
-            path, key, check_content, warns=True
-        )  # another process may have made the set while this one waited
+        # another process may have made the set while this one waited
+        kept = _kept(path, key, check_content, warns=True)
         if kept is not None:
             return kept
         event_set = build()

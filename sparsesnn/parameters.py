@@ -496,7 +496,7 @@ def uniform(
 
     Args:
         n: neurons of the population; all are drawn, and neurons `begin` to `end` - 1 are kept.
-        room: buffer for drawing as many numbers at a time; None: all at once.
+        room: buffer for drawing; if it is smaller than a weight, some rows at a time; None: all at once.
     """
 
     def draw(c: Incoming) -> Tensor:

@@ -144,9 +144,8 @@ class SpikeBatch:
         flat = spikes.reshape(n_steps * n_samples, n_neurons)
         fired = flat.detach() != 0
         if learns and gradient == "all":
-            neuron = torch.argsort(
-                ~fired, dim=1, stable=True
-            )  # first those that fired, then the others, each ascending
+            # first those that fired, then the others, each ascending
+            neuron = torch.argsort(~fired, dim=1, stable=True)
             row = torch.arange(len(flat), device=flat.device)[:, None].expand_as(neuron).reshape(-1)
             neuron = neuron.reshape(-1)
         else:
@@ -341,9 +340,8 @@ class SpikeBatch:
         offsets = self.offsets[rows.start : rows.stop + 1]
         entries = slice(int(offsets[0]), int(offsets[-1]))
         part = self._part(rows, entries, offsets - offsets[0], stop - start, self.n_samples)
-        return part._each(
-            lambda x: unsigned(signed(x).clone())
-        )  # so that a part does not keep the whole batch in memory
+        # copied, so that a part does not keep the whole batch in memory
+        return part._each(lambda x: unsigned(signed(x).clone()))
 
     def _rows(self, rows: Tensor, n_steps: int, n_samples: int) -> SpikeBatch:
         n_listed = self.n_listed[rows]

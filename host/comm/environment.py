@@ -168,9 +168,8 @@ def _checked(place: Place, source: str) -> Place:
     local_rank, local_size = place.local_rank, place.local_size
     fits = place.rank < place.size and (local_size is None or local_size <= place.size)
     if local_rank is not None:
-        fits = fits and local_rank < (
-            place.size if local_size is None else local_size
-        )  # ranks on a host have their own order
+        # ranks on a host have their own order
+        fits = fits and local_rank < (place.size if local_size is None else local_size)
     if not fits:
         known = [str(x) for x in (local_rank, local_size) if x is not None]
         here = f", on its host {' of '.join(known)}" if known else ""

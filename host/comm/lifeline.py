@@ -232,7 +232,7 @@ def _connect(addresses: list[str], port: int, secret: bytes, rank: int) -> socke
 
 
 def _greet(line: socket.socket, hello: bytes) -> bool | None:
-    """Sends `hello`, or if it is empty, reads the answer: whether it is the right one; None if there is no answer yet."""
+    """Sends `hello` and returns None; without one, reads the answer and returns whether it is the right one."""
     try:
         if hello:
             line.sendall(hello)  # fails if the connection failed

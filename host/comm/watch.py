@@ -114,11 +114,11 @@ class Watch:
         self.selector.register(door, selectors.EVENT_READ, self._close_door)
         if above is not None:
             keep_alive(above)
-            self.selector.register(above, selectors.EVENT_READ, self._hear_above)
+            self.selector.register(above, selectors.EVENT_READ, self._receive_above)
         self.open = True
         self.waiting: list[Line] = []  # in order of arrival; not in `lines` yet
         self.lines: dict[int, Line] = {}
-        self.failures: dict[int, tuple[int, str]] = {}  # failures by rank: exit code and reason
+        self.failures: dict[int, tuple[int, str]] = {}  # by rank: exit code and reason
         self.deadline = 0.0
         self.code: int | None = None  # from the process of rank 0's host
 
@@ -129,7 +129,7 @@ class Watch:
                 if not isinstance(key.data, Line):
                     key.data()
                 elif key.data.socket.fileno() >= 0:  # not just dropped
-                    self._hear(key.data)
+                    self._receive(key.data)
             if self.code is not None:
                 self._tell_all(self.code)
                 return
@@ -162,7 +162,7 @@ class Watch:
                 return
 
     def _close_door(self) -> None:
-        """All ranks that can have chosen their connection: accepts no other."""
+        """Accepts no more connections: all ranks that can have chosen theirs."""
         if os.read(self.door, 1):
             return
         self.open = False
@@ -172,7 +172,7 @@ class Watch:
         for line in list(self.waiting):
             self._drop(line)
 
-    def _hear(self, line: Line) -> None:
+    def _receive(self, line: Line) -> None:
         """Handles a rank's messages, or its end."""
         connected = line.receive()
         if line.rank < 0 and not self._joins(line):
@@ -215,7 +215,7 @@ class Watch:
             line.socket.sendall(b"+")
         return True
 
-    def _hear_above(self) -> None:
+    def _receive_above(self) -> None:
         """Reads the exit code; if the process of rank 0's host is gone, this one decides for its own host."""
         assert self.above is not None
         if self.above.receive():

@@ -265,8 +265,8 @@ def _share_cores(
 ) -> tuple[int, bool, bool]:
     """Threads per rank, whether to bind it, whether ranks share cores.
 
-    Other machines are unknown: for defaults they are assumed to have as many cores as this one, and to be large enough
-    for explicit options.
+    Other machines are unknown: for defaults they are assumed to have the same number of cores as this one, and to be
+    large enough for explicit options.
     """
     from sparsesnn.launch.cores import usable_cores
 

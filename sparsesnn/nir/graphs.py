@@ -206,10 +206,8 @@ class Graph:
         """The output of a node, as routes from firing nodes."""
         if name in stops:
             return [Route(name)], None
-        if (
-            name,
-            stops,
-        ) not in self._known:  # cached, because paths that split and rejoin would double the work each time
+        # cached, because paths that split and rejoin would double the work each time
+        if (name, stops) not in self._known:
             if name in via:
                 raise DescriptionError(f"node {name!r}: feeds itself through weights alone; a loop must hold a neuron")
             self._known[name, stops] = self._made(name, stops, via)

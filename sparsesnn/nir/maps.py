@@ -137,9 +137,8 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _groups(node: Any) -> int:
-    (groups,) = (
-        whole(node.groups, "groups") if np.size(node.groups) == 1 else (0,)
-    )  # 0 is refused later with a message that names groups
+    # 0 is refused later with a message that names groups
+    (groups,) = whole(node.groups, "groups") if np.size(node.groups) == 1 else (0,)
     return groups
 
 

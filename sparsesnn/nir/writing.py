@@ -363,7 +363,7 @@ def _of_synapses(network: Network, name: str, target: str) -> list[Reason]:
                 found.append(Reason(text, "no groups"))
         if getattr(population, "bias", False) and all(isinstance(kind, Pool) for kind in members):
             text = f"{where}: pools without weights, and NIR has no place for the bias of {name}; use bias=False"
-            found.append(Reason(text, "no bias behind pools"))
+            found.append(Reason(text, "no bias after pools"))
     if on_maps and not reader.leaky_maps and getattr(population, "beta", 1) != 1:
         text = f"{name}: leaks on maps, which {target} does not support; use beta=1, or `target=nir`"
         found.append(Reason(text, "no leaky neurons on maps"))

@@ -148,9 +148,8 @@ class OnMaps(Synapses, shared=True):
     def images(self, spikes: Any) -> Any:
         """Spikes [R, n_pre] as [R, channels, height, width], the same memory."""
         height, width, channels = self.pre_shape
-        if (
-            self.channels_first or channels == 1
-        ):  # oneDNN would mistake a permuted view of one channel for another order
+        # oneDNN would mistake a permuted view of one channel for another order
+        if self.channels_first or channels == 1:
             return spikes.reshape(spikes.shape[0], channels, height, width)
         return spikes.reshape(spikes.shape[0], height, width, channels).permute(0, 3, 1, 2)
 
