@@ -73,7 +73,7 @@ class Augment:
     event_drop: float = option(0.0, "probability of dropping a spike", low=0, high=1)
     time_mask: float = option(0.0, "largest share of the window silenced at a random place", low=0, high=1)
     channel_mask: int = option(
-        0, "most neighboring channels silenced, after pooling; not for cameras", low=0, high=10**9
+        0, "largest number of neighboring channels silenced, after pooling; not for cameras", low=0, high=10**9
     )
     blend: float = option(
         0.0, "probability of combining two samples of the same class, half the spikes of each", low=0, high=1

@@ -41,8 +41,8 @@ the launcher: srun inside a Slurm job; PopRun if --num-replicas is given; else t
 ranks: the default is the number of tasks or slots of the job in Slurm, PBS, LSF or Grid Engine, which is printed, or one
   (or --ranks-per-host) for each of --hosts. With --num-replicas it is one. Otherwise --ranks must be given.
 threads: --threads T gives each rank T worker threads, and binds it to T cores. Default: Slurm's --cpus-per-task, else
-  the cores of this machine divided by the ranks on a host. If ranks must share cores, they are not bound, with a
-  warning.
+  the cores of this machine divided by the ranks on a host. If ranks must share cores, they are not bound, and launch
+  reports it.
 templates: slurm, jsc (Jülich), alcf (Graphcore at ALCF), poprun; they stop a run before its time limit so that it
   writes a checkpoint, and requeue it if a node fails: use train --resume."""
 
@@ -69,7 +69,7 @@ def register(commands: Any) -> None:
     )
     where.add_argument("--auto", action="store_true", help=argparse.SUPPRESS)  # from earlier versions
     where.add_argument("--hosts", metavar="A,B", help="machines, in order; a:6,b:2 gives the ranks on each")
-    where.add_argument("--ranks-per-host", type=int, metavar="N", help="most ranks on a host")
+    where.add_argument("--ranks-per-host", type=int, metavar="N", help="maximum number of ranks on a host")
     where.add_argument("--threads", type=int, metavar="T", help="worker threads and cores per rank")
     where.add_argument(
         "--bind",

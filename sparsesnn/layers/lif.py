@@ -48,7 +48,10 @@ class Population(HasDecays):
     bias: bool = option(False, "a trainable constant current per neuron")
     gain: float = option(1.0, "factor on the input current")
     capacity: Optional[int] = option(  # noqa: UP045
-        None, "most ids per list; candidates that do not fit are dropped and counted; 0: no limit", low=1, none=0
+        None,
+        "maximum number of ids per list; candidates that do not fit are dropped and counted; 0: no limit",
+        low=1,
+        none=0,
     )
     activity: str = option(
         "natural", "fixed: every list is sent filled to its capacity, for benchmarks", choices=ACTIVITIES

@@ -241,7 +241,7 @@ def test_seeds(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (
             ["train", "digits", "--net", "128-x-10", "--out", "OUT"],
             2,
-            "net '128-x-10': 'x' is no size; write sizes joined by",
+            "net '128-x-10': 'x' is not a size; write sizes joined by",
         ),
         (["train", "digits", "--net", "100-9-10", "--out", "OUT"], 2, "write --net 128-9-10"),
         (["train", "digits", "--resume"], 2, "--resume: the run is missing"),

@@ -137,9 +137,9 @@ def test_before_zero_and_between_microseconds() -> None:
 def test_a_type_that_is_too_coarse_is_a_warning(tmp_path: Path) -> None:
     late = (1_700_000_000 + np.arange(40) * 0.01).astype(np.float32)
     path = save(tmp_path / "a.npz", t_s=late, label=np.zeros(1, int))
-    with pytest.warns(UserWarning, match=r"float32, .* differ by 1\.28e\+08 us; a step lasts 10000 us.*float64"):
+    with pytest.warns(UserWarning, match=r"float32, .* 1\.28e\+08 us, but a step lasts 10000 us.*float64"):
         load("events", data_dir=path, n_steps=40, dt_ms=10, start="first")
-    with pytest.warns(UserWarning, match=r"float16, .*differ by 32 us; a step lasts 10 us"):
+    with pytest.warns(UserWarning, match=r"float16, .* 32 us, but a step lasts 10 us"):
         of_one(np.arange(0, 40_000, 1000).astype(np.float16), 5000, 10.0)
 
 

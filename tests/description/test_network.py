@@ -132,7 +132,7 @@ def test_populations_are_values() -> None:
         ({"i": Input(3), "o": LI(3), "p": LI(3)}, [("i", "o"), ("o", "p")], "o->p: an LI readout does not fire"),
         ({"i": Input(3), "a": LIF(3)}, [("a", "a")], "'a' has no incoming connection"),
         ({"i": Input(3), "a": LIF(3), "b": LIF(3)}, [("i", "a"), ("i", "b"), ("b", "a")], "b->a points backwards"),
-        ({"i": Input(3), "a": LIF(3)}, [("i", "a"), ("i", "a")], "connection i->a: is there twice.*different delays"),
+        ({"i": Input(3), "a": LIF(3)}, [("i", "a"), ("i", "a")], "connection i->a: exists twice.*different delays"),
     ],
 )
 def test_networks_that_have_no_meaning(populations: Any, connections: Any, message: str) -> None:
@@ -261,7 +261,7 @@ def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         (changed(("populations", "a", "capacity"), True), "LIF: capacity is True; allowed: whole numbers"),
         (changed(("populations", "a", "beta"), ["x"] * 9), "LIF: beta is 'x'; allowed: 0 to 1"),
         (changed(("populations", "a", "beta"), [[1]] * 9), r"LIF: beta is \[1\]; allowed: 0 to 1"),
-        (changed(("connections", 0, "pre"), []), r"connection \[\]->a: \[\] is no name of a population"),
+        (changed(("connections", 0, "pre"), []), r"connection \[\]->a: \[\] is not a population's name"),
         (
             changed(("populations", "a", "tau"), 3),
             r"population 'a' \(LIF\): unknown argument 'tau'; .*allowed: activity",
@@ -321,7 +321,7 @@ def test_parse_net() -> None:
         ("700--20", "write sizes joined by '-'"),
         ("700-256q-20", "write sizes joined by '-'"),
         ("700r-256-20", "the first size is the input and allows no letter"),
-        ("700-256s-20", "'s' is for the last one"),
+        ("700-256s-20", "'s' is allowed only for the last size"),
         ("700-256-20r", "the readout allows only the letter 's'"),
     ],
 )
@@ -362,7 +362,7 @@ def test_recurrence_is_a_connection() -> None:
     assert Network.from_json(sugar.to_json()) == sugar
     with pytest.raises(DescriptionError, match="delay is 0; allowed: .* from 1 to 1,048,576; .*recurrent"):
         Connection("hidden1", "hidden1", delay=0)
-    with pytest.raises(DescriptionError, match="hidden1->hidden1: is there twice"):
+    with pytest.raises(DescriptionError, match="hidden1->hidden1: exists twice"):
         Network({**plain.populations, "hidden1": LIF(4, recurrent=True)}, (*plain.connections, loops[0]))
 
 
@@ -405,9 +405,9 @@ def test_synapses_that_cannot_be_read(synapses: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "facts"),
     [
-        ("13-7x-3", "net '13-7x-3': '7x' is no size; write sizes .* such as 700-256r-20"),
+        ("13-7x-3", "net '13-7x-3': '7x' is not a size; write sizes .* such as 700-256r-20"),
         ("13", "net '13': has one size; a network has two or more; write sizes"),
-        ("13--3", "net '13--3': '' is no size"),
+        ("13--3", "net '13--3': '' is not a size"),
         ([13, 7, 3], r"net: is a list, \[13, 7, 3\]; give a text, such as '700-256r-20'"),
     ],
 )

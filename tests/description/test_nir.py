@@ -243,7 +243,7 @@ def test_a_gain_for_each_neuron_goes_into_the_weights() -> None:
 
 def test_an_assumed_reset_is_said() -> None:
     g = graph(3, "input>w>n>output", w=linear(2, 3), n=lif(2))
-    with pytest.warns(UserWarning, match="graphs of snntorch say .* `reset=subtract` is assumed, .* give `reset`$"):
+    with pytest.warns(UserWarning, match="graphs of snntorch .* `reset=subtract`, .* is assumed: give `reset`$"):
         assert from_nir(g, source="snntorch").network.populations["output"].reset == "subtract"  # type: ignore[union-attr]
     assert from_nir(g, source="norse").network.populations["output"].reset == "zero"  # type: ignore[union-attr]
 
@@ -328,7 +328,7 @@ def test_the_input_may_carry_a_batch_axis() -> None:
         ("input>w>n>output", {}, {"dt": -1.0}, "`dt` is -1.0; give a step above 0"),
         ("input>w>n>output", {}, {"dt": 1.0}, r"node 'n' \(LIF\): tau is 0.001 with a step dt of 1 \(nir\)"),
         ("input>w>n>output", {"n": lif(2, 0.0)}, {}, "tau is 0 with a step"),
-        ("input>w>n>output", {}, {"reset": "subtract"}, "`reset` is 'subtract'; neurons of nir know: zero"),
+        ("input>w>n>output", {}, {"reset": "subtract"}, "`reset` is 'subtract'; allowed for nir: zero"),
         ("input>w>n>output", {}, {"gain": "double"}, "gain is 'double'; give 'unit'"),
         ("input>w>n>output", {"n": lif(2, v_leak=0.3)}, {}, "neuron 0 rests at v_leak = 0.3 and is reset to v_reset = 0"),
         ("input>w>n>output", {"n": lif(2, v_threshold=np.array([1.0, np.nan]))}, {}, "a parameter is NaN"),
@@ -339,7 +339,7 @@ def test_the_input_may_carry_a_batch_axis() -> None:
         ("w>v>w input>w>n>output", {"v": linear(3, 2)}, {}, "feeds itself through weights alone"),
         ("input>w>n>u>m>v>n m>output", {"u": linear(2, 2), "m": lif(2), "v": linear(2, 2)}, {}, "feed one another in a loop"),
         ("input>w>n>d>u>n n>output", {"d": nir.Delay(np.full(2, 1e-4)), "u": linear(2, 2)}, {}, "its recurrent path has a delay"),
-        ("input>d>w>n>output", {"d": nir.Delay(np.full(3, 1.5e-4))}, {}, "a delay of 0.00015 is no whole number of steps"),
+        ("input>d>w>n>output", {"d": nir.Delay(np.full(3, 1.5e-4))}, {}, "a delay of 0.00015 is not a whole number of steps"),
         ("input>d>w>n>output", {"d": nir.Delay(np.arange(3.0))}, {}, "a connection here has one delay"),
         ("input>w>n>output input>d>w", {"d": nir.Delay(np.full(3, 1e-4))}, {}, "receives .* with delays .* and"),
         ("input>w>n>u>n n>output", {"n": nir.LI(np.full(2, 1.0), np.ones(2), np.zeros(2)), "u": linear(2, 2)}, {}, "has a recurrent path for its potential"),
@@ -375,7 +375,7 @@ def test_refused(edges: str, nodes: dict[str, Any], options: dict[str, Any], mes
             {"n": lif(2)},
             "",
             {"reset": "subtract", "reset_delay": False},
-            "'subtract' with reset_delay=False gives back",
+            "'subtract' with reset_delay=False undoes",
         ),
     ],
 )
@@ -706,7 +706,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["show", str(file), "--source", "me"], "error: --source is 'me'; give the library that wrote the graph"),
         (
             ["show", str(file), "--source", "norse", "--reset", "x"],
-            "error: --reset is 'x'; neurons of norse know: zero",
+            "error: --reset is 'x'; allowed for norse: zero",
         ),
         (["show", str(file), "--source", "norse", "--dt", "0"], "error: --dt is 0.0; give a step above 0"),
         (["show", str(file), "--source", "snntorch", "--reset", "zero"], "there, and give --no-reset-delay"),

@@ -347,7 +347,7 @@ def test_gains_per_channel_go_into_the_filters(x: Tensor) -> None:
         ((pool("AvgPool2d"), nir.Scale(np.full((2, 5, 4), 2.0)), neurons(2, 5, 4)), "'n1'.*scales pools"),
         ((conv(), neurons(4, 9, 7, r=np.random.default_rng(0).random((4, 9, 7)))), "its gain differs within channel"),
         ((pool(), neurons(2, 5, 4, r=np.arange(1.0, 3)[:, None, None] * np.ones((2, 5, 4)))), "pools have no weights"),
-        ((conv(), neurons(4, 9, 7), nir.Linear(np.ones((3, 99))), neurons(3)), "'n1'.*252 neurons, and 99"),
+        ((conv(), neurons(4, 9, 7), nir.Linear(np.ones((3, 99))), neurons(3)), "'n1'.*both 252 and 99 neurons"),
     ],
 )  # fmt: skip
 def test_refusals(nodes: Any, message: str) -> None:
@@ -396,7 +396,9 @@ def test_axonal_delays_are_refused() -> None:
 def test_delays_go_to_nir_alone() -> None:
     model = ss.Model(Network.chain(Input(7), lif(n=5), LI(3), delay=2))
     for target in ("norse", "snntorch", "spikingjelly", "sinabs"):
-        with pytest.raises(DescriptionError, match=f"input->hidden: has a delay of 2 steps, and {target} reads none"):
+        with pytest.raises(
+            DescriptionError, match=f"input->hidden: has a delay of 2 steps, and {target} does not read delays"
+        ):
             to_nir(model, target=target, readout="membrane", keep_reset=True)
 
 

@@ -459,7 +459,7 @@ def test_errors_of_slicing() -> None:
     with pytest.raises(ShapeError, match=r"index has shape \(1, 1\)"):
         batch.samples(torch.tensor([[0]]))
     for start, stop in [(-1, 1), (2, 1), (0, 3)]:
-        with pytest.raises(IndexError, match=f"steps: {start} to {stop} asked of a batch with 2 steps"):
+        with pytest.raises(IndexError, match=f"steps: {start} to {stop} is out of range for a batch with 2 steps"):
             batch.steps(start, stop)
     with pytest.raises(ShapeError, match=r"then: B=1, N=5 cannot follow B=2, N=5"):
         batch.then(batch.samples([0]))

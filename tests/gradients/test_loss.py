@@ -159,7 +159,7 @@ def test_shares_of_classes() -> None:
     mixed = 0.25 * sharp + 0.75 * torch.nn.functional.one_hot(other, 4).float()
     assert loss(mixed) == pytest.approx(0.25 * loss(one) + 0.75 * loss(other))
     for wrong, message in (
-        (mixed * 0.5, r"sum to 0.5 to 0.5 a sample; allowed: from 0, with the sum 1"),
+        (mixed * 0.5, r"sum to 0.5 to 0.5 per sample; allowed: from 0, with the sum 1"),
         (torch.tensor([[2.0, -1, 0, 0]] * 3), "run from -1"),
         (torch.full((3, 4), torch.nan), "run from nan"),
         (mixed[:, :3], r"float32 with shape \(3, 3\); .* or float32 with shape \(3, 4\)"),

@@ -117,7 +117,7 @@ def test_variables_that_popdist_has_defaults_for() -> None:
         ("ipu", "ipu-mk2", 0, poprun(6), r"POPDIST_NUM_TOTAL_REPLICAS: is 6 .*powers of two"),
         ("ipu", "ipu-mk2", 0, poprun(4, ipus=0), r"POPDIST_NUM_IPUS_PER_REPLICA: is 0"),
         (
-            "ipu", "ipu-mk2", 0, poprun(4) | {"POPDIST_UNIFORM_REPLICAS_PER_INSTANCE": "0"}, "every process must hold as many",
+            "ipu", "ipu-mk2", 0, poprun(4) | {"POPDIST_UNIFORM_REPLICAS_PER_INSTANCE": "0"}, "every process must have the same number",
         ),
     ],
 )  # fmt: skip

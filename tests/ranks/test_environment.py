@@ -117,5 +117,5 @@ def test_replicas_of_popdist() -> None:
     assert (found.instance, found.n_instances) == (3, 4)
     with pytest.raises(ConfigError, match="POPDIST_NUM_IPUS_PER_REPLICA: is 'two'"):
         find_replicas({**POPDIST, "POPDIST_NUM_IPUS_PER_REPLICA": "two"})
-    with pytest.raises(ConfigError, match="every process must hold as many"):
+    with pytest.raises(ConfigError, match="every process must have the same number"):
         find_place({**POPDIST, "POPDIST_UNIFORM_REPLICAS_PER_INSTANCE": "0"})

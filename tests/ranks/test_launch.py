@@ -186,7 +186,7 @@ def test_template_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
             ["--ranks", "2", "--launcher", "/nowhere/mpirun", "--", "info"],
             "'/nowhere/mpirun', which is not an executable file",
         ),
-        (["--ranks", "2", "--vipu-partition", "p", "--", "info"], "of how many replicas. give --num-replicas"),
+        (["--ranks", "2", "--vipu-partition", "p", "--", "info"], "--vipu-partition: need --num-replicas"),
         (["--ranks", "2", "--env", "A", "--", "info"], "--env: is 'A'; give NAME=VALUE"),
         (["--ranks", "2", "--launcher-args", "'", "--", "info"], "--launcher-args: .*; close the quotes"),
         (["--hosts", "a;b", "--ranks", "2", "--", "info"], "--hosts: is 'a;b'"),
@@ -219,7 +219,7 @@ def test_an_mpirun_that_nobody_knows(tmp_path: Path) -> None:
 
 def test_no_mpirun_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(ConfigError, match=r"found no mpirun beside .* pip install 'sparsesnn\[mpi\]'"):
+    with pytest.raises(ConfigError, match=r"found no mpirun next to .* pip install 'sparsesnn\[mpi\]'"):
         find_launcher("auto", {"PATH": str(tmp_path)})
     fake_launcher(tmp_path, "mpirun", "HYDRA build details")
     assert find_launcher("auto", {"PATH": ""}).kind == "mpich"  # the one beside Python
@@ -263,7 +263,9 @@ def test_more_ranks_than_the_job_has_room_for(
     for name, value in SLURM_JOB.items():
         monkeypatch.setenv(name, value)
     said = dry_run(capsys, "--ranks", "7")[1]
-    assert re.match(r"sparsesnn: launch: 7 ranks, but .* room for 6 \(SLURM_NTASKS\): .* --oversubscribe lets", said)
+    assert re.match(
+        r"sparsesnn: launch: 7 ranks, but .* room for 6 \(SLURM_NTASKS\): .*with --oversubscribe ranks share", said
+    )
     words, said = dry_run(capsys, "--ranks", "7", "--oversubscribe")
     assert "--overcommit" in words
     assert said == ""

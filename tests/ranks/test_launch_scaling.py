@@ -411,7 +411,7 @@ def test_a_series_goes_on_with_dry_runs(
 def test_a_dry_run_that_fails_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     point = replace(SMALL, shards=64, how=DRY_RUN)
-    with pytest.raises(SparseSnnError, match="^dry run of 64 ranks ended with code .*; what was said is above"):
+    with pytest.raises(SparseSnnError, match="^dry run of 64 ranks ended with code .*; see its output above"):
         scaling.run_point(point, 1, ["--bind", "none", "--env", "SPARSESNN_ISA=none"], Links())
     assert list(tmp_path.iterdir()) == []
 
@@ -527,7 +527,7 @@ def test_series_under_poprun_are_the_same(tmp_path: Path, monkeypatch: pytest.Mo
         ({"backend": "gpu"}, "--backend: is 'gpu'; allowed: cpu, ipu, ipu-model"),
         (
             {"backend": "ipu-model", "ranks": (1, 3)},
-            r"--ranks: is \[1, 3\] with --backend ipu-model, .* for 3 give 2 or 4",
+            r"--ranks: is \[1, 3\] with --backend ipu-model; .* for 3 give 2 or 4",
         ),
         ({"backend": "ipu-model", "target": "ipu-mk2:2"}, "--target: is 'ipu-mk2:2', of 2 IPUs; give one IPU"),
         ({"backend": "ipu-model", "target": "cpu:2"}, "--target: is 'cpu:2' with --backend ipu-model; give an IPU"),

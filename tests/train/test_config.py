@@ -166,7 +166,7 @@ def test_later_tables_win_over_earlier_ones_and_over_the_data_set() -> None:
         ({"augment": {"event_drop": 1.5}}, "augment.event_drop: is 1.5; allowed: 0 to 1"),
         (
             {"net": {"populations": {"input": {"model": "Input", "n": 3}}, "beta": 0.5}},
-            "populations describe the whole network, beta would",
+            "populations describe the whole network, so beta would",
         ),
     ],
 )
@@ -426,8 +426,8 @@ def test_neurons_begin_with_parameters_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"initial": {"a": [0, 1]}}, "net.initial: 'a' is no parameter of the hidden neurons of '7-5-3'"),
-        ({"initial_tau_ms": {"rho": [9, 10]}}, "net.initial_tau_ms: 'rho' is no parameter"),
+        ({"initial": {"a": [0, 1]}}, "net.initial: 'a' is not a parameter of the hidden neurons of '7-5-3'"),
+        ({"initial_tau_ms": {"rho": [9, 10]}}, "net.initial_tau_ms: 'rho' is not a parameter"),
         ({"initial": {"beta": [0.5]}}, r"net.initial.beta: is \[0.5\]; give the lowest and the highest"),
         ({"initial": {"beta": [0.5, 0.25]}}, r"net.initial.beta: is \[0.5, 0.25\]"),
         ({"initial": {"beta": [0.5, 1.5]}}, "beta"),
