@@ -33,7 +33,7 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
     rows = Rows(tmp_path / "out", "rows", {"T": 5}, stream).run(POINTS, lambda p: again.append(p) or {"speed": 1.0})
     assert again == POINTS[2:]
     assert rows == [{**p, "speed": 10.5, "parts": [1, 2]} for p in POINTS[:2]] + [{**POINTS[2], "speed": 1.0}]
-    assert "2 of 3 are there already" in stream.getvalue()
+    assert "2 of 3 points are measured already" in stream.getvalue()
     assert "[3/3] kind b, n None" in stream.getvalue()
     assert json.loads((tmp_path / "out/rows.json").read_text()) == {"settings": {"T": 5}, "rows": rows}
     with (tmp_path / "out/rows.csv").open() as file:
@@ -47,7 +47,7 @@ def test_other_settings_and_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"holds rows of other settings \(.*: .* there, .* now\).*another --out"):
         Rows(tmp_path, "rows", {"T": 6}, None)
     (tmp_path / "rows.json").write_text('{"rows": 3}')
-    with pytest.raises(CheckpointError, match="is not one of ours"):
+    with pytest.raises(CheckpointError, match="was not written by this benchmark"):
         Rows(tmp_path, "rows", {"T": 5}, None)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be made"):

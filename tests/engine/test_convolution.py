@@ -460,7 +460,7 @@ def test_what_a_pool_keeps_for_its_gradient_goes_with_the_graph(reduction: str) 
 
 
 def test_who_does_not_run_them_says_so() -> None:
-    with pytest.raises(DescriptionError, match=r"input->hidden: its synapses are Series.*'cpu'.*MP2 in place of \+MP2"):
+    with pytest.raises(DescriptionError, match=r"input->hidden: its synapses are Series.*'cpu'.*MP2 instead of \+MP2"):
         Model(parse_net("2x6x5:3C4+MP2-3"))
     model = Model(parse_net("2x6x5:3C4-3"))
     with torch.no_grad():
