@@ -50,7 +50,7 @@ def test_other_settings_and_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="was not written by this benchmark"):
         Rows(tmp_path, "rows", {"T": 5}, None)
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be made"):
+    with pytest.raises(ConfigError, match="cannot be created"):
         Rows(tmp_path / "file" / "x", "rows", {}, None)
 
 

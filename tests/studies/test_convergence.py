@@ -85,7 +85,7 @@ def test_command_line_leaves_files_that_explain_themselves(tmp_path: Path, capsy
     assert main([*arguments, *more], parser()) == 0
     again = capsys.readouterr()
     assert json.loads(again.out) == summary
-    assert "6 of 6 are there already" in again.err
+    assert "6 of 6 points are measured already" in again.err
 
 
 def test_what_has_no_meaning_is_refused(tmp_path: Path) -> None:
