@@ -80,7 +80,7 @@ def bench_baselines(
     check_precision(precision)
     for mode in modes:
         check_mode(mode)
-    found = []
+    results = []
     for workload in workloads:
         spikes, labels = workload.spikes(), workload.labels()
         trained = workload.model("dense", spikes)
