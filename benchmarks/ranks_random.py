@@ -160,11 +160,10 @@ def compare(case: Case, expected: Expected, world: Communicator) -> None:
     loss_of(output, first, case.n_samples).backward()
     own.finish_backward()
     compare_step(case, expected, own, spikes, first, output)
-    if own.runner.fits_one_call:
-        own = case.model(grid=grid)
-        _, output = own.learn(spikes, lambda out: loss_of(out, first, case.n_samples), first_sample=first)
-        own.finish_backward()
-        compare_step(case, expected, own, spikes, first, output)
+    own = case.model(grid=grid)
+    _, output = own.learn(spikes, lambda out: loss_of(out, first, case.n_samples), first_sample=first)
+    own.finish_backward()
+    compare_step(case, expected, own, spikes, first, output)
 
 
 def compare_step(case: Case, expected: Expected, own: Model, spikes: SpikeBatch, first: int, output: Output) -> None:

@@ -166,15 +166,21 @@ def join(before: LayerOutput, x: LayerOutput) -> LayerOutput:
     """A state's spikes, followed by `x`. Errors: `ShapeError` if they are of another batch, population or backend."""
     if isinstance(before, SpikeBatch) != isinstance(x, SpikeBatch):
         raise ShapeError("state: its history is from the other backend; pass the state returned by this model")
-    if (kept := tuple(before.shape[1:])) != (now := tuple(x.shape[1:])):
-        raise ShapeError(
-            f"state: its history has B={kept[0]}, N={kept[1]}, but these spikes have B={now[0]}, N={now[1]}; pass the state returned "
-            "by this model for the same samples, or None to begin a new sequence"
-        )
+    check_history(before, *x.shape[1:])
     if isinstance(before, SpikeBatch) and isinstance(x, SpikeBatch):
         return before.then(x)
     assert isinstance(before, Tensor) and isinstance(x, Tensor)  # noqa: PT018 - for the type checker
     return torch.cat([before, x])
+
+
+def check_history(before: LayerOutput, n_samples: int, n_neurons: int) -> None:
+    """`ShapeError` unless spikes that a state keeps are those of so many samples and neurons."""
+    kept = tuple(before.shape[1:])
+    if kept != (n_samples, n_neurons):
+        raise ShapeError(
+            f"state: its history has B={kept[0]}, N={kept[1]}, but these spikes have B={n_samples}, N={n_neurons}; pass the state "
+            "returned by this model for the same samples, or None to begin a new sequence"
+        )
 
 
 def steps_from(x: LayerOutput, start: int) -> LayerOutput:

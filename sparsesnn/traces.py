@@ -79,12 +79,12 @@ def chosen_neurons(network: Network, record: Record) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def replay(layer: Any, inputs: Sequence[Any], sent: Any, state: LayerState | None, neurons: Tensor) -> Traces:
+def replay(layer: Any, arrived: Sequence[Any], sent: Any, state: LayerState | None, neurons: Tensor) -> Traces:
     """Runs the chosen neurons of a layer again.
 
     Args:
         layer: a `sparsesnn.Layer`.
-        inputs: of the layer, one per source.
+        arrived: the spikes of every sender as they reach the layer, after axonal delays.
         sent: its output.
         state: passed to the layer.
         neurons: int64[K].
@@ -95,7 +95,7 @@ def replay(layer: Any, inputs: Sequence[Any], sent: Any, state: LayerState | Non
     current = np.zeros((n_steps * n_samples, len(neurons)), dtype)
     if (bias := layer.tensor("bias")) is not None:
         current += _numpy(bias)[neurons]
-    for source, incoming in zip(layer.arrived(inputs, state), layer.senders, strict=True):
+    for source, incoming in zip(arrived, layer.senders, strict=True):
         _add_arriving(current, layer, source, incoming, neurons, incoming.delay if state is None else 0)
     for incoming in layer.loops:
         own, n_before = layer.own_delayed(incoming, sent, state)

@@ -7,18 +7,15 @@ are the weights times the share of spikes that was heard, as in Srivastava et al
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from sparsesnn.engines.runner import as_tensor
 from sparsesnn.layers import Population
 from sparsesnn.network import Network
 from sparsesnn.options import option
-from sparsesnn.spikes import SpikeBatch
 
 Ints = npt.NDArray[np.int64]
 
@@ -63,51 +60,21 @@ class Heard(Protocol):
         """Of neurons of the population with this number in the network; the three arrays broadcast."""
 
 
-def thinned(spikes: Any, population: int, heard: Heard) -> Any:
-    """The same spikes without those that are not heard; their gradient flows back to those that are.
+def heard_by(
+    network: Network, name: str, outputs: Mapping[str, Any], cache: dict[str, Any], thin: Callable[[str, Any], Any]
+) -> Callable[[str], Any]:
+    """What population `name` reads of another one, in place of `outputs`.
 
     Args:
-        spikes: a `SpikeBatch` (also one of a population that several ranks own), `DenseSpikes`, or a tensor [T, B, N].
+        cache: keeps spikes that several populations read.
+        thin: leaves out spikes of a population.
     """
-    if isinstance(spikes, SpikeBatch):
-        return _thinned_lists(spikes, population, heard)
-    dense = as_tensor(spikes)
-    step, sample, neuron = (np.arange(n).reshape(shape) for n, shape in zip(dense.shape, _AXES, strict=True))
-    return dense * torch.from_numpy(heard(population, step, sample, neuron)).to(dense.device, dense.dtype)
-
-
-_AXES = ((-1, 1, 1), (1, -1, 1), (1, 1, -1))
-
-
-def _thinned_lists(spikes: SpikeBatch, population: int, heard: Heard) -> SpikeBatch:
-    offsets, ids = spikes.offsets.numpy(), spikes.ids.numpy().astype(np.int64)
-    which = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
-    keep = heard(population, which // spikes.n_samples, which % spikes.n_samples, ids)
-    before = np.concatenate([[0], np.cumsum(keep)])
-    n_spikes = before[offsets[:-1] + spikes.n_spikes.numpy()] - before[offsets[:-1]]
-    changes: dict[str, Any] = {
-        "offsets": torch.from_numpy(before[offsets].astype(offsets.dtype)),
-        "ids": torch.from_numpy(spikes.ids.numpy()[keep]),
-        "n_spikes": torch.from_numpy(n_spikes.astype(spikes.n_spikes.numpy().dtype)),
-    }
-    if spikes.values is not None:
-        changes["values"] = spikes.values[torch.from_numpy(np.flatnonzero(keep))]
-    if "own_values" in {f.name for f in fields(spikes)} and spikes.own_values is not None:  # type: ignore[attr-defined]
-        own = spikes.own_places  # type: ignore[attr-defined]
-        changes["own_values"] = spikes.own_values[torch.from_numpy(np.flatnonzero(keep[own]))]  # type: ignore[attr-defined]
-    return replace(spikes, **changes)
-
-
-def heard_by(
-    network: Network, name: str, outputs: Mapping[str, Any], cache: dict[str, Any], heard: Heard | None
-) -> Callable[[str], Any]:
-    """What population `name` reads of another one, in place of `outputs`; `cache` keeps lists that several read."""
 
     def read(pre: str) -> Any:
-        if heard is None or not is_thinned(network, pre, name):
+        if not is_thinned(network, pre, name):
             return outputs[pre]
         if pre not in cache:
-            cache[pre] = thinned(outputs[pre], list(network.populations).index(pre), heard)
+            cache[pre] = thin(pre, outputs[pre])
         return cache[pre]
 
     return read

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -149,9 +150,7 @@ class Layer(Loadable, PopulationModule):
         """
         check_transforms("a layer")
         sources = layer_sources(inputs, len(self.n_pre), type(self.population).__name__)
-        return self.runner.run_layer(
-            self, self.arrived(sources, state), state, packed=packed, first_sample=first_sample
-        )
+        return self.runner.run_layer(self, sources, state, packed=packed, first_sample=first_sample)
 
     def arrived(self, sources: Sequence[LayerInput], state: LayerState | None) -> list[LayerInput]:
         """What sources of `forward` look like after axonal delays."""
@@ -302,13 +301,15 @@ class Model(Loadable):
             )
         data = self.runner.read(self, spikes)
         traces: dict[str, Traces] = {}
-        plain = not (past or chosen or heard)
-        if plain and (ran := self.runner.run_network(self, data)):
-            outputs, states = ran
-        else:
-            same_weights = parametrize.cached() if chosen else nullcontext()  # in traces as in the pass
-            with self.runner.layers_run(self.layers._modules), same_weights:
-                outputs, states, traces = self._layer_by_layer(data, past, chosen, heard, first_sample)
+        with parametrize.cached() if chosen else nullcontext():  # the same weights in traces as in the pass
+            if ran := self.runner.run_network(self, data, past, heard, first_sample):
+                outputs, states, arrived = ran
+            else:
+                with self.runner.layers_run(self.layers._modules):
+                    outputs, states, arrived = self._layer_by_layer(data, past, heard, first_sample)
+            for name, neurons in chosen.items():
+                layer: Any = self.layers[name]
+                traces[name] = replay(layer, arrived(name), outputs[name], past.get(name), neurons)
         output = self._output(outputs, states, past, traces)
         if self.watch and self.training and not past and torch.is_grad_enabled():
             self.watch.ran(spikes, output.activity)
@@ -342,8 +343,7 @@ class Model(Loadable):
         if self.watch:
             self.watch.learns()
         self.runner.begin_backward(spikes.n_samples, first_sample)
-        learned = None if heard else self.runner.learn(self, spikes, loss, first_sample)
-        if learned:
+        if learned := self.runner.learn(self, spikes, loss, heard, first_sample):
             value, output = learned
             if self.watch:
                 self.watch.ran(spikes, output.activity)
@@ -395,28 +395,36 @@ class Model(Loadable):
         self,
         data: LayerInput,
         past: Mapping[str, LayerState],
-        chosen: Mapping[str, Any],
         heard: Heard | None,
         first_sample: int,
-    ) -> tuple[dict[str, LayerInput], dict[str, LayerState], dict[str, Traces]]:
-        """Runs one layer after the other: what all put out, their states, and the traces of those that are recorded."""
+    ) -> tuple[dict[str, LayerInput], dict[str, LayerState], Callable[[str], list[LayerInput]]]:
+        """Runs one layer after the other; returns what `Runner.run_network` does."""
         outputs: dict[str, LayerInput] = {self.source: data}
         states: dict[str, LayerState] = {}
-        traces: dict[str, Traces] = {}
-        thin: dict[str, Any] = {}
+        inputs: dict[str, list[LayerInput]] = {}
+        cache: dict[str, Any] = {}
+        read: Callable[[str], Any] = outputs.__getitem__
         for name, layer in self.layers.items():
-            inputs = []
-            read = heard_by(self.network, name, outputs, thin, heard) if heard else outputs.__getitem__
+            if heard:
+                thin = partial(self.runner.thinned, self, heard=heard)
+                read = heard_by(self.network, name, outputs, cache, thin)
+            inputs[name] = []
             for c in self.senders[name]:
                 before = past[c.pre].history if c.pre in past else None
-                inputs.append(read(c.pre) if not c.reach or before is None else _extend(before, read(c.pre), c.reach))
+                x = read(c.pre)
+                inputs[name].append(x if not c.reach or before is None else _extend(before, x, c.reach))
             try:
-                outputs[name], states[name] = layer(inputs, past.get(name), packed=True, first_sample=first_sample)
+                outputs[name], states[name] = layer(
+                    inputs[name], past.get(name), packed=True, first_sample=first_sample
+                )
             except NumericError as error:
                 raise NumericError(f"{name}: {error}") from None
-            if name in chosen:
-                traces[name] = replay(layer, inputs, outputs[name], past.get(name), chosen[name])
-        return outputs, states, traces
+
+        def arrived(name: str) -> list[LayerInput]:
+            layer: Any = self.layers[name]
+            return layer.arrived(inputs[name], past.get(name))  # type: ignore[no-any-return]
+
+        return outputs, states, arrived
 
     def finish_backward(self) -> None:
         """Over ranks: completes the sums over replicas."""

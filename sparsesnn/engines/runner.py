@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sparsesnn.network import Network
 from sparsesnn.output import LayerState, Output
 from sparsesnn.spikes import SpikeBatch
+
+if TYPE_CHECKING:
+    from sparsesnn.engines.dropout import Heard
 
 
 class Runner:
@@ -66,20 +70,31 @@ class Runner:
     def run_layer(
         self, layer: Any, sources: Sequence[Any], state: LayerState | None, *, packed: bool, first_sample: int
     ) -> tuple[Any, LayerState]:
-        """See `Layer.forward`; `sources`: as they arrive, after axonal delays."""
+        """See `Layer.forward`."""
         raise NotImplementedError
 
     def layers_run(self, layers: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
         """While the layers of a network run one after the other."""
         return contextlib.nullcontext()
 
-    def run_network(self, model: Any, data: Any) -> tuple[dict[str, Any], dict[str, LayerState]] | None:
-        """A pass that begins a sequence, in one call: what each population puts out, the input first, and the states; None: layers
-        run one after the other."""
+    def thinned(self, model: Any, population: str, spikes: Any, heard: Heard) -> Any:
+        """A population's spikes without those that dropout leaves out; see `sparsesnn.engines.dropout`."""
+        return thinned_tensor(as_tensor(spikes), list(model.network.populations).index(population), heard)
+
+    def run_network(
+        self, model: Any, data: Any, past: Mapping[str, LayerState], heard: Heard | None, first_sample: int
+    ) -> tuple[dict[str, Any], dict[str, LayerState], Callable[[str], Any]] | None:
+        """A pass in one call: what each population puts out, the input first; the states; and for each population, when it is called, the
+        spikes of its senders as they arrive. None: layers run one after the other."""
         return None
 
     def learn(
-        self, model: Any, spikes: Any, loss: Callable[[Output], Tensor], first_sample: int
+        self,
+        model: Any,
+        spikes: Any,
+        loss: Callable[[Output], Tensor],
+        heard: Heard | None,
+        first_sample: int,
     ) -> tuple[Tensor, Output] | None:
         """A pass that begins a sequence, its loss and the way back, in one call: the loss and the output; None: autograd does it."""
         return None
@@ -111,6 +126,15 @@ def as_tensor(x: Any) -> Tensor:
     """Spikes in any form as a tensor [T, B, N]."""
     found: Tensor = x if isinstance(x, Tensor) else x.to_dense()
     return found
+
+
+def thinned_tensor(x: Tensor, population: int, heard: Heard) -> Tensor:
+    """Spikes [T, B, N] without those that dropout leaves out; the gradient flows back to those that stay."""
+    step, sample, neuron = (np.arange(n).reshape(shape) for n, shape in zip(x.shape, _AXES, strict=True))
+    return x * torch.from_numpy(heard(population, step, sample, neuron)).to(x.device, x.dtype)
+
+
+_AXES = ((-1, 1, 1), (1, -1, 1), (1, 1, -1))
 
 
 def delayed_tensor(x: Tensor, delays: Tensor, between: bool) -> Tensor:

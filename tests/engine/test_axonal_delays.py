@@ -14,6 +14,7 @@ import torch
 from sparsesnn import _core, reference
 from sparsesnn.config.net import NetConfig
 from sparsesnn.delays import Delays
+from sparsesnn.engines.cpu import transforms
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.optimizers import Updates, make_optimizer, set_learning_rate
 from sparsesnn.errors import ConfigError, DescriptionError
@@ -239,12 +240,10 @@ def test_bit_equal_over_threads_and_instruction_sets() -> None:
 
 def test_whole_delays_move_entries_and_keep_lists_plain() -> None:
     spikes = SpikeBatch.from_lists([[[0, 2], [], [1], []], [[1], [2], [], [0]]], 3)
-    lists = _core.Lists(spikes.offsets.numpy(), spikes.ids.numpy(), spikes.n_spikes.numpy())
-    moved = _core.delayed(lists, 2, 3, np.array([0, 2, 1], np.int32), None, 0)
-    assert moved["values"] is None
-    assert moved["ids"].tolist() == [0, 2, 1, 2, 0]
-    assert moved["offsets"].tolist() == [0, 1, 1, 2, 2, 2, 4, 4, 5]
-    assert moved["earlier"].tolist() == [0, 1, 2, 3, -1, 4]
+    moved = transforms.apply(transforms.delay(torch.tensor([0.0, 2.0, 1.0]), between=False), spikes)
+    assert moved.values is None
+    assert moved.ids.tolist() == [0, 2, 1, 2, 0]
+    assert moved.offsets.tolist() == [0, 1, 1, 2, 2, 2, 4, 4, 5]
 
 
 def test_a_sequence_may_be_shorter_than_a_delay() -> None:

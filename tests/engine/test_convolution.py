@@ -30,7 +30,7 @@ from sparsesnn import (
     _core,
     parse_net,
 )
-from sparsesnn.engines.cpu.pooling import Pooled
+from sparsesnn.engines.cpu.chain import ChainPass
 from sparsesnn.errors import DescriptionError, NumericError
 from sparsesnn.output import Output
 from sparsesnn.partition import make_plan, parse_target
@@ -450,7 +450,7 @@ def test_what_a_pool_keeps_for_its_gradient_goes_with_the_graph(reduction: str) 
     gc.disable()
     try:
         model(SpikeBatch.from_dense(spikes_of(270, rate=0.08))).potentials.sum().backward()
-        alive = sum(type(x) is Pooled for x in gc.get_objects())
+        alive = sum(type(x) is ChainPass for x in gc.get_objects())
     finally:
         gc.enable()
     assert alive == 0

@@ -14,7 +14,8 @@ import torch
 
 from sparsesnn import _core, reference
 from sparsesnn.delays import Delays
-from sparsesnn.engines.cpu import layer as engine
+from sparsesnn.engines.cpu import chain, runner
+from sparsesnn.engines.cpu import lists as engine
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError, NumericError, ShapeError, SpikeListError
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
@@ -542,13 +543,14 @@ def test_lists_that_change_between_forward_and_backward_are_refused(
     spikes, more = random_spikes(0, 12, 3, 37), random_spikes(1, 5, 3, 37)
     state = model(spikes).state
     read: list[SpikeBatch] = []
-    lists_of = engine.engine_lists
-    monkeypatch.setattr(engine, "engine_lists", lambda lists: read.append(lists) or lists_of(lists))
+    engine_lists = engine.engine_lists
+    for module in (chain, engine, runner):
+        monkeypatch.setattr(module, "engine_lists", lambda lists: read.append(lists) or engine_lists(lists))
     output = model(more, state)
-    (history,) = [lists for lists in read if lists.n_steps == 1]
-    lists = {"input": more, "state history": history, **output.spikes}[whose]
+    (history,) = [one for one in read if one.n_steps == 1]
+    changed = {"input": more, "state history": history, **output.spikes}[whose]
     loss = output.counts().sum() + output.counts("hidden").sum()
-    getattr(lists, array).numpy()[:] = np.iinfo(np.uint16).max
+    getattr(changed, array).numpy()[:] = np.iinfo(np.uint16).max
     with pytest.raises(SpikeListError, match=rf"{array} of the spike lists changed after the forward pass"):
         loss.backward()
 

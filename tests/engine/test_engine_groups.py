@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from sparsesnn import _core
+from sparsesnn.engines.cpu.chain import ChainPass
+from sparsesnn.engines.cpu.lists import engine_lists
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ShapeError
 from sparsesnn.host.comm import Local
@@ -37,27 +39,22 @@ def strong_model(net: str, **rules: Any) -> Model:
 
 def backward_calls(
     model: Model, spikes: SpikeBatch, monkeypatch: pytest.MonkeyPatch
-) -> list[tuple[tuple[Any, ...], Any]]:
-    """Arguments and result of every call of `_core.backward`, last layer first."""
-    calls: list[tuple[tuple[Any, ...], Any]] = []
-    backward = _core.backward
+) -> list[tuple[tuple[Any, ...], dict[str, np.ndarray]]]:
+    """Arguments and result of every call of `ChainPass.backward_node`, last layer first."""
+    calls: list[tuple[tuple[Any, ...], dict[str, np.ndarray]]] = []
+    backward = ChainPass.backward_node
 
-    def record(*arguments: Any, **options: Any) -> Any:
-        result = backward(*arguments, **options)
-        calls.append((arguments, copy.deepcopy(result)))  # autograd adds to what it is given
+    def record(*arguments: Any) -> Any:
+        result = backward(*arguments)
+        calls.append((arguments, copy.deepcopy(result[0])))  # autograd adds to what it is given
         return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(_core, "backward", record)
+        patch.setattr(ChainPass, "backward_node", record)
         counts = model(spikes).counts()
         weights = torch.linspace(-1, 1, counts.shape[-1]) / 48
         (counts**2 * weights).sum().backward()
     return calls
-
-
-def parameter_gradients(result: Any) -> list[np.ndarray]:
-    found = [*result["weight"], *result["loops"], result["bias"], *result["parameters"]]
-    return [g for g in found if g is not None]
 
 
 def folded(groups: np.ndarray) -> np.ndarray:
@@ -82,27 +79,25 @@ def test_groups_add_up_to_the_gradient(
     net: str, n_steps: int, n_groups: int, edges: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = strong_model(net, learn_beta=True, learn_threshold=True, reset="zero" if n_steps == 40 else "subtract")
-    backward: Any = _core.backward
     n_samples = n_groups * GROUP - 5
     spikes = random_spikes(n_steps, n_samples, 30)
     whole = backward_calls(model, spikes, monkeypatch)
     branches = _core.find_branches(n_groups, edges)
     parts = [backward_calls(model, spikes[lo * GROUP : hi * GROUP], monkeypatch) for lo, hi, _ in branches]
-    for k, (arguments, result) in enumerate(whole):
-        separate = parameter_gradients(backward(*arguments, n_batch=n_samples))
-        n_weights = sum(g is not None for g in [*result["weight"], *result["loops"]])
-        for g, (total, own) in enumerate(zip(parameter_gradients(result), separate, strict=True)):
-            if g < n_weights:
+    for k, ((this, *arguments), result) in enumerate(whole):
+        separate, _ = this.chain.chain.backward_node(this.made, *arguments, n_samples)
+        for (name, total), own in zip(result.items(), separate, strict=True):
+            if name.startswith(("weight", "loop")):
                 assert own.shape == (1, *total.shape)  # the whole batch is one branch
                 assert own.tobytes() == total.tobytes()
-                sums = [parameter_gradients(part[k][1])[g] for part in parts]
+                sums = [part[k][1][name] for part in parts]
                 added = np.empty_like(total)
                 _core.add_branches(sums, [folds for _, _, folds in branches], added)
                 assert added.tobytes() == total.tobytes()
             else:
                 assert own.shape == (n_groups, *total.shape)
                 assert folded(own).tobytes() == total.tobytes()
-        assert any(np.any(total) for total in parameter_gradients(result))
+        assert any(np.any(total) for total in result.values())
 
 
 def test_branches() -> None:
@@ -145,19 +140,17 @@ def test_tiles_of_several_ranks_add_up_to_those_of_one(n: int) -> None:
         """Of tiles first to last - 1; with an exchange [K, entries]."""
         columns = slice(width * first, min(n, width * last))
         size = columns.stop - columns.start
-        source = _core.Source(
-            _core.Lists(lists.offsets.numpy(), lists.ids.numpy(), lists.n_spikes.numpy()),
-            n_pre,
-            0,
-            np.ascontiguousarray(weight[:, columns]),
-        )
+        given = engine_lists(lists)
+        source = _core.Source(given, n_pre, 0, np.ascontiguousarray(weight[:, columns]))
         beta = np.full(size, 0.9, np.float32)
         spec = readout_spec(size, width, n, columns.start)
         call = _core.LayerCall(spec, n_steps=20, n_samples=11, sources=[source], parameters=[beta], exchange=exchange)
-        saved = _core.forward(call)
+        chain = _core.Chain([True])
+        chain.add_layer("", call, [0], [True], [], [], False)
+        made = chain.forward([given], 20, 11, [(0, 0, None, None, None)])
         d_out = np.ascontiguousarray(d_potentials[:, :, columns])
-        found: np.ndarray = _core.backward(call, saved, d_out, [True], [True], [], False)["value"][0]
-        return found
+        found: np.ndarray = chain.backward_node(made, 0, d_out, [True])[1][0]
+        return found if exchange is None else found.reshape(-1, len(lists.ids))
 
     whole = d_value(0, n_tiles, None)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sparsesnn import LI, LIF, Connection, Input, Layer, Model, Network, Output, SpikeBatch, parse_net
+from sparsesnn.engines.cpu.learn import learns_alone
 from sparsesnn.errors import ShapeError, SpikeListError
 from sparsesnn.loss import CrossEntropy
 from sparsesnn.parameters import Incoming
@@ -276,7 +277,8 @@ def test_dense_and_data_that_want_gradients_go_through_autograd(passes):
 
 def test_without_gradients_autograd_says_so():
     model, spikes = Model(parse_net("37-20-7"), seed=3), spikes_for(37)
-    assert model.runner._one_call(model, spikes).learns_alone()
+    model.learn(spikes, lambda output: output.potentials.sum())
+    assert learns_alone(model.runner.chains[False, False], "output")
     losses = [lambda output: output.potentials.sum(), CrossEntropy(torch.arange(B), "max", 7)]
     for loss in losses:
         with torch.no_grad(), pytest.raises(RuntimeError, match="does not require grad"):

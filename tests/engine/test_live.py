@@ -11,6 +11,7 @@ import torch
 
 import sparsesnn as ss
 from sparsesnn import _core
+from sparsesnn.engines.module import Layer
 
 KINDS = ["plain", "recurrent", "capacity", "sparse", "some", "axonal"]
 #: without delays between populations, which one call of the engine runs
@@ -120,8 +121,8 @@ def test_not_a_number_is_named() -> None:
 
 def test_layers_run_in_one_call_unless_a_hook_looks_at_one(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    forward = _core.forward
-    monkeypatch.setattr(_core, "forward", lambda call: (calls.append("layer"), forward(call))[1])
+    forward = Layer.forward
+    monkeypatch.setattr(Layer, "forward", lambda *given, **named: (calls.append("layer"), forward(*given, **named))[1])
     model, spikes = model_of("direct-recurrent"), input_of(2)
     expected = model.live()(spikes).potentials
     assert not calls

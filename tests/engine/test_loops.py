@@ -231,7 +231,7 @@ def test_a_history_that_is_too_short_is_refused() -> None:
     model = model_of(network_of((1, 5), LIF(40)))
     state = model(spikes_of(3)).state
     state["b"].history = state["b"].history.steps(1, 5)
-    with pytest.raises(ShapeError, match="4 steps; this layer hears itself 5 steps later"):
+    with pytest.raises(ShapeError, match="4 steps; this layer hears spikes 5 steps later"):
         model(spikes_of(3), state)
 
 
@@ -248,5 +248,7 @@ def test_a_loop_without_delay_is_refused() -> None:
         grad_threshold=number,
         loops=[_core.Loop(np.zeros((16, 16), np.float32), 0)],
     )
+    chain = _core.Chain([False])
+    chain.add_layer("b", call, [0], [False], [False], [False], False)
     with pytest.raises(ShapeError, match="a loop has delay 0; allowed: 1 or more"):
-        _core.forward(call)
+        chain.forward([lists], 1, 1, [(0, 0, None, None, None)])

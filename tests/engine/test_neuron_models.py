@@ -78,11 +78,12 @@ def test_wrong_numbers_of_parameters_and_states() -> None:
     source = _core.Source(lists, 5, 0, np.zeros((5, 17), np.float32))
 
     def call(parameters: list[Any], state: list[Any] | None) -> None:
-        _core.forward(
-            _core.LayerCall(
-                spec(), n_steps=1, n_samples=1, sources=[source], parameters=parameters, grad_threshold=n, state=state
-            )
+        layer = _core.LayerCall(
+            spec(), n_steps=1, n_samples=1, sources=[source], parameters=parameters, grad_threshold=n
         )
+        chain = _core.Chain([False])
+        chain.add_layer("", layer, [0], [False], [], [], False)
+        chain.forward([lists], 1, 1, [(0, 0, state, None, None)])
 
     with pytest.raises(ShapeError, match=r"2 parameters are given; .* has 3: beta, alpha, threshold"):
         call([n, n], None)

@@ -10,7 +10,7 @@ import torch
 
 from sparsesnn import _core
 from sparsesnn.delays import Delays
-from sparsesnn.engines.cpu.arrival import Move
+from sparsesnn.engines.cpu import transforms
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.partition.cpu.memory import GROUP_SAMPLES, rank_bytes, waiting_sums
@@ -97,13 +97,10 @@ def test_lists_that_axonal_delays_move(delays: Delays) -> None:
 
     first = torch.from_numpy(delays.first(n))
     spikes = SpikeBatch.from_dense(torch.ones(n_steps, batch, n))
-    moved = Move(spikes, first, delays.learn, 0).result
-    lists = sum(moved[name].nbytes for name in ("offsets", "n_spikes", "ids")) - 8  # one offset more than lists
-    values, places = (
-        4 * len(moved["ids"]),
-        sum(moved[name].nbytes for name in ("earlier", "later") if moved[name] is not None),
-    )
-    assert (moved["values"] is not None) == delays.learn  # else autograd makes them
+    moved = transforms.apply(transforms.delay(first, between=delays.learn), spikes)
+    lists = sum(x.nbytes for x in (moved.offsets, moved.n_spikes, moved.ids)) - 8  # one offset more than lists
+    values, places = 4 * len(moved.ids), 4 * len(spikes.ids) * (2 if delays.learn else 1)  # slots of each entry's parts
+    assert (moved.values is not None) == delays.learn  # else autograd makes them
     assert planned("adam", None, None) == 0
     assert planned("adam", None, delays) == pytest.approx(lists + 2 * values + places, abs=1)
     assert planned("none", None, delays) == pytest.approx(lists + values * delays.learn, abs=1)

@@ -146,7 +146,7 @@ def test_weights_change_between_passes(learns):
         assert list(model.parts.common.rooms) == [("hidden", "weight0"), ("hidden", "loop0")]
         _, output = model.learn(spikes_of(comm.rank), lambda out: out.potentials.sum(), first_sample=GROUP * comm.rank)
         model.finish_backward()
-        assert model.runner.one_call is not None
+        assert model.runner.chains
         assert torch.equal(output.potentials, expected)
         with torch.no_grad():
             model.layers["hidden"].weights[0][20, 3] = torch.nan  # among the rows that replica 1 packs
@@ -242,5 +242,7 @@ def test_rows_packed_in_parts(weight_dtype, recurrent):
         grad_threshold=numbers,
         loops=[_core.Loop(weight, 1)],
     )
+    chain = _core.Chain([False])
+    chain.add_layer("", call, [0], [False], [False], [False], False)
     with pytest.raises(ShapeError, match="a packed weight has .* bytes; pack_rows fills"):
-        _core.forward(call)
+        chain.forward([lists], 1, 1, [(0, 0, None, None, None)])

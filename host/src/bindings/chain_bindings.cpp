@@ -1,20 +1,19 @@
-// Python bindings of passes of several layers in one call.
+// What Python sees of a chain: layers and transforms that run one after the other in one call, forward and back.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "host/src/cpu/engine.h"
 #include "host/src/ranks/chain_shards.h"
-#include "python_passes.h"
+#include "host/src/training/tile_sums.h"
+#include "python_run.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -22,76 +21,194 @@ using namespace nb::literals;
 namespace sparsesnn {
 namespace {
 
-// Layers that run one after the other in one call, and everything that does not change between calls.
-struct PyChain {
-  struct Link {
-    std::string name;
-    PyLayer layer;
-    std::vector<int> reads;  // per source: 0 the input, k + 1 link k
-    Wanted wanted;           // gradients that `backward` returns, and passes to the layers that it reads
-  };
-  std::vector<Link> links;
-  std::optional<ChainShards> shards;  // if ranks share the neurons
+// ---- the chain ------------------------------------------------------------------------------------------------------
+
+// A layer or a transform, with all that stays the same from call to call.
+struct Node {
+  std::string name;
+  std::vector<int> reads;  // per source: an input, or n_inputs + an earlier node
+  std::optional<PyLayer> layer;
+  std::shared_ptr<Transform> transform;  // else
+  Wanted wanted;                         // gradients of a layer
+  bool learns = false;                   // whether the gradient of a transform's parameter is wanted
+  bool saves = false;                    // whether a backward pass may come through
+  std::size_t of_layers = 0;             // its place among the layers
+
+  bool fires() const { return transform || layer->spec.model->fires(); }
 };
 
-using Runs = std::vector<std::shared_ptr<PyRun>>;
+struct PyChain {
+  int n_inputs = 0;
+  std::vector<bool> input_saves;
+  std::vector<Node> nodes;
+  std::optional<ChainShards> shards;  // where ranks share the neurons
 
-std::shared_ptr<PyRun> forward_link(const PyChain& chain, std::size_t k, const std::shared_ptr<PyLists>& input,
-                                    const Runs& before, int n_steps, int n_samples, int first_sample,
-                                    const nb::tuple& told, bool watched) {
-  const PyChain::Link& link = chain.links[k];
-  nb::object call = nb::cast(link.layer, nb::rv_policy::copy);
+  // Neurons of an input.
+  int n_neurons(int input) const {
+    for (const Node& node : nodes)
+      for (std::size_t j = 0; j < node.reads.size(); ++j)
+        if (node.reads[j] == input) return node.transform ? node.transform->n_read : node.layer->sources[j].n_pre;
+    return 0;
+  }
+  bool saves(int read) const { return read < n_inputs ? input_saves[read] : nodes[read - n_inputs].saves; }
+  // Who owns the entries of the lists of an input or a node.
+  const ChainShards::First& first(int read) const {
+    while (read >= n_inputs && nodes[read - n_inputs].transform) read = nodes[read - n_inputs].reads[0];
+    return read < n_inputs ? shards->first_of_input(read) : shards->first(nodes[read - n_inputs].of_layers);
+  }
+};
+
+// What a forward pass left: the inputs, then what each node gave back.
+struct PyPass {
+  std::vector<std::shared_ptr<PyRun>> runs;
+  int n_inputs = 0;
+
+  PyRun& of(std::size_t node) const { return *runs[n_inputs + node]; }
+};
+
+void check_node(const PyChain& chain, const Node& node) {
+  const int n_before = chain.n_inputs + static_cast<int>(chain.nodes.size());
+  const bool is_whole = node.layer ? node.reads.size() == node.layer->sources.size() : node.reads.size() == 1;
+  const bool reads_lists = std::all_of(node.reads.begin(), node.reads.end(), [&](int k) {
+    return k >= 0 && k < n_before && (k < chain.n_inputs || chain.nodes[k - chain.n_inputs].fires());
+  });
+  if (!is_whole || !reads_lists)
+    throw InputError("ShapeError", "Chain: " + node.name + " must read the inputs or earlier nodes that fire");
+}
+
+void add_layer(PyChain& chain, const std::string& name, const PyLayer& layer, std::vector<int> reads,
+               std::vector<bool> weight, std::vector<bool> loops, std::vector<bool> delays, bool bias) {
+  Node node;
+  node.name = name;
+  node.reads = std::move(reads);
+  node.layer = layer;
+  node.saves = layer.spec.save;
+  check_node(chain, node);
+  if (weight.size() != layer.sources.size() || loops.size() != layer.loops.size() ||
+      delays.size() != layer.loops.size())
+    throw InputError("ShapeError", "Chain: " + name + " needs a wish per source and per loop");
+  std::vector<bool> value;
+  for (const int read : node.reads) value.push_back(chain.saves(read));
+  node.wanted = {std::move(weight), std::move(value), std::move(loops), std::move(delays), bias, 0};
+  for (const Node& other : chain.nodes) node.of_layers += other.layer.has_value();
+  chain.nodes.push_back(std::move(node));
+}
+
+void add_transform(PyChain& chain, const std::string& name, std::shared_ptr<Transform> transform, int reads,
+                   bool learns) {
+  Node node;
+  node.name = name;
+  node.reads = {reads};
+  node.transform = std::move(transform);
+  node.learns = learns;
+  check_node(chain, node);
+  node.saves = learns || chain.saves(reads);
+  chain.nodes.push_back(std::move(node));
+}
+
+// ---- forward --------------------------------------------------------------------------------------------------------
+
+// Nobody can change the inputs while the nodes run: they need no look for each of their readers.
+class InOneCall {
+ public:
+  InOneCall(PyRun& input, bool watched, bool hidden) : lists_(*input.lists()), watched_(watched), hidden_(hidden) {
+    if (lists_.checked_for) lists_.check_held("input");
+    lists_.untouched = true;
+  }
+  InOneCall(InOneCall&&) = delete;
+  ~InOneCall() {
+    if (!hidden_) lists_.show(watched_);
+  }
+
+ private:
+  PyLists& lists_;
+  const bool watched_, hidden_;
+};
+
+std::shared_ptr<PyRun> run_layer(const PyChain& chain, const Node& node, const PyPass& pass, int n_steps, int n_samples,
+                                 int first_sample, const nb::tuple& setting, bool watched) {
+  nb::object call = nb::cast(*node.layer, nb::rv_policy::copy);
   PyLayer& layer = nb::cast<PyLayer&>(call);
   layer.n_steps = n_steps;
   layer.n_samples = n_samples;
   layer.spec.first_sample = first_sample;
   for (std::size_t j = 0; j < layer.sources.size(); ++j) {
-    const PyRun* const from = link.reads[j] ? before[link.reads[j] - 1].get() : nullptr;
-    layer.sources[j].lists = from ? from->lists() : input;
-    layer.sources[j].sorted = from ? from->order().sorted : nullptr;
+    const PyRun& from = *pass.runs[node.reads[j]];
+    layer.sources[j].lists = from.lists();
+    layer.sources[j].sorted = from.order().sorted;
   }
-  layer.spec.seed = nb::cast<std::uint64_t>(told[0]);
-  layer.spec.first_step = nb::cast<std::uint64_t>(told[1]);
-  if (!told[2].is_none()) layer.state = nb::cast<std::vector<In<float>>>(told[2]);
-  if (!told[3].is_none()) layer.own_before = nb::cast<std::shared_ptr<PyLists>>(told[3]);
-  if (!told[4].is_none()) layer.take_packed(nb::cast<PackedWeights>(told[4]));
+  layer.spec.seed = nb::cast<std::uint64_t>(setting[0]);
+  layer.spec.first_step = nb::cast<std::uint64_t>(setting[1]);
+  if (!setting[2].is_none()) layer.state = nb::cast<std::vector<In<float>>>(setting[2]);
+  if (!setting[3].is_none()) layer.own_before = nb::cast<std::shared_ptr<PyLists>>(setting[3]);
+  if (!setting[4].is_none()) layer.take_packed(nb::cast<PackedWeights>(setting[4]));
+  std::shared_ptr<PyRun> own;
+  if (layer.spec.n) {
+    const LayerInput& input = layer.input();
+    LayerOutput made;
+    {
+      const nb::gil_scoped_release release;
+      made = layer_forward(layer.spec, input);
+    }
+    own = std::make_shared<PyRun>(call, layer, std::move(made), watched);
+  }
+  return chain.shards ? chain.shards->whole(node.of_layers, layer, std::move(own), watched) : own;
+}
+
+std::shared_ptr<PyRun> run_transform(const Node& node, const PyPass& pass, int n_samples, nb::handle setting,
+                                     bool watched) {
+  const Transform& transform = *node.transform;
+  int n_steps = 0;
+  const Lists lists =
+      checked_lists(*pass.runs[node.reads[0]]->lists(), transform.n_read, n_samples, &n_steps, transform.name());
+  return std::make_shared<PyRun>(transform.run(lists, n_steps, n_samples, setting), transform.n_made, n_samples,
+                                 watched);
+}
+
+std::shared_ptr<PyRun> run_node(const PyChain& chain, std::size_t k, const PyPass& pass, int n_steps, int n_samples,
+                                int first_sample, nb::handle setting, bool watched) {
+  const Node& node = chain.nodes[k];
   try {
-    std::shared_ptr<PyRun> own = layer.spec.n ? run_layer(call, watched) : nullptr;
-    return chain.shards ? chain.shards->whole(k, layer, std::move(own), watched) : own;
+    if (node.transform) return run_transform(node, pass, n_samples, setting, watched);
+    return run_layer(chain, node, pass, n_steps, n_samples, first_sample, nb::cast<nb::tuple>(setting), watched);
   } catch (const InputError& e) {
-    if (std::string(e.kind) != "NumericError") throw;
-    throw InputError(e.kind, link.name + ": " + e.what());
+    if (std::string(e.kind) != "NumericError" || node.name.empty()) throw;
+    throw InputError(e.kind, node.name + ": " + e.what());
   }
 }
 
-Runs forward_chain(const PyChain& chain, const std::shared_ptr<PyLists>& input, int n_steps, int n_samples,
-                   const nb::list& told, bool hidden, int first_sample) {
-  if (told.size() != chain.links.size())
-    throw InputError("ShapeError", "Chain: got settings for " + std::to_string(told.size()) + " layers; it has " +
-                                       std::to_string(chain.links.size()));
-  const bool learns =
-      std::any_of(chain.links.begin(), chain.links.end(), [](const auto& link) { return link.layer.spec.save; });
-  // The input cannot change while the layers run: it is not checked again for each of its readers.
-  struct InOneCall {
-    PyLists& lists;
-    const bool watched, hidden;
-    InOneCall(PyLists& of, bool watched, bool hidden) : lists(of), watched(watched), hidden(hidden) {
-      if (lists.checked_for) lists.check_held("input");
-      lists.untouched = true;
+std::shared_ptr<PyPass> forward(const PyChain& chain, const nb::list& inputs, int n_steps, int n_samples,
+                                const nb::list& settings, bool hidden, int first_sample) {
+  if (inputs.size() != static_cast<std::size_t>(chain.n_inputs) || settings.size() != chain.nodes.size())
+    throw InputError("ShapeError", "Chain: got " + std::to_string(inputs.size()) + " inputs and settings for " +
+                                       std::to_string(settings.size()) + " nodes; it has " +
+                                       std::to_string(chain.n_inputs) + " and " + std::to_string(chain.nodes.size()));
+  auto pass = std::make_shared<PyPass>();
+  pass->n_inputs = chain.n_inputs;
+  const bool watched = std::any_of(chain.nodes.begin(), chain.nodes.end(), [](const Node& node) { return node.saves; });
+  std::vector<std::unique_ptr<InOneCall>> in_one_call;
+  for (nb::handle input : inputs) {
+    if (nb::isinstance<PyRun>(input)) {
+      pass->runs.push_back(nb::cast<std::shared_ptr<PyRun>>(input));
+    } else {
+      auto lists = nb::cast<std::shared_ptr<PyLists>>(input);
+      const int n_list_steps = n_samples ? static_cast<int>(lists->n_spikes.size()) / n_samples : 0;
+      pass->runs.push_back(std::make_shared<PyRun>(
+          std::move(lists), chain.n_neurons(static_cast<int>(pass->runs.size())), n_list_steps, n_samples));
     }
-    ~InOneCall() {
-      if (!hidden) lists.show(watched);
-    }
-  } const in_one_call(*input, learns, hidden);
-  Runs runs;
-  for (std::size_t k = 0; k < chain.links.size(); ++k)
-    runs.push_back(
-        forward_link(chain, k, input, runs, n_steps, n_samples, first_sample, nb::cast<nb::tuple>(told[k]), learns));
-  return runs;
+    const auto seen = [&](const auto& other) { return other->lists() == pass->runs.back()->lists(); };
+    if (std::none_of(pass->runs.begin(), pass->runs.end() - 1, seen))
+      in_one_call.push_back(std::make_unique<InOneCall>(*pass->runs.back(), watched, hidden));
+  }
+  for (std::size_t k = 0; k < chain.nodes.size(); ++k)
+    pass->runs.push_back(run_node(chain, k, *pass, n_steps, n_samples, first_sample, settings[k], watched));
+  return pass;
 }
 
-// The gradient that has arrived so far at a layer of this rank's neurons: the first as it is, gradients of list values
-// added one after the other.
+// ---- back -----------------------------------------------------------------------------------------------------------
+
+// What came back to this rank's entries of some lists, or its part of potentials, so far: the first as it is, gradients
+// of list values added one after the other.
 class Arrived {
  public:
   explicit operator bool() const { return any_; }
@@ -118,130 +235,291 @@ class Arrived {
   Array<float> own_;
 };
 
-// This rank's part of the gradient of link k's output.
+// ∂L/∂(list values) [slots]; of a readout ∂L/∂v [T, B, N], or [1, B, N] for all steps.
+OutputGrads output_grads(const PyRun& run, const In<float>& d_out) {
+  if (run.lists()) {
+    check_shape(d_out, {run.n_slots()}, "d_values");
+    return {d_out.data()};
+  }
+  std::vector<std::size_t> shape = run.shape();
+  const bool once = d_out.ndim() && d_out.shape(0) == 1;
+  if (once) shape[0] = 1;
+  check_shape(d_out, shape, "d_potentials");
+  return {d_out.data(), once ? 0 : shape[1] * shape[2]};
+}
+
+// Of the gradient of what node k put out, that of this rank's entries or neurons.
 Arrived arrived_from(const PyChain& chain, std::size_t k, PyRun& run, const In<float>& d_out) {
   const OutputGrads all = output_grads(run, d_out);
   Arrived found;
-  if (run.own_run() == &run) {
+  if (!chain.shards || (run.is_of_layer() && run.own_run() == &run)) {
     found.borrow(all);
     return found;
   }
-  const std::size_t n_own = run.own_run() ? static_cast<std::size_t>(chain.links[k].layer.spec.n) : 0;
-  found.take(chain.shards->own_part(k, run, all), all.step ? run.shape()[1] * n_own : 0);
+  const std::size_t n_own =
+      run.is_of_layer() && run.own_run() ? static_cast<std::size_t>(chain.nodes[k].layer->spec.n) : 0;
+  found.take(chain.shards->own_part(chain.first(chain.n_inputs + static_cast<int>(k)), run, all),
+             all.step ? run.shape()[1] * n_own : 0);
   return found;
 }
 
-// Passes the gradients of list values to the links that link k reads; d_value: empty if this rank has no neurons of
-// link k.
-void send_back(const PyChain& chain, std::size_t k, const Runs& runs, std::vector<Array<float>> d_value,
-               std::vector<Arrived>& arrived) {
-  const PyChain::Link& link = chain.links[k];
-  std::vector<std::size_t> sources;
-  std::vector<Array<float>> wanted;
-  for (std::size_t j = 0; j < link.reads.size(); ++j) {
-    if (!link.wanted.value[j]) continue;
-    sources.push_back(static_cast<std::size_t>(link.reads[j] - 1));
-    if (!d_value.empty()) wanted.push_back(std::move(d_value[j]));
-  }
-  if (chain.shards && !sources.empty()) wanted = chain.shards->to_owners(k, sources, runs, wanted);
-  for (std::size_t j = 0; j < sources.size(); ++j) arrived[sources[j]].add(std::move(wanted[j]));
+// A gradient of one number per neuron, [N], or of a part of a batch [G, N].
+nb::object by_group(Array<float>& gradient, int n, int n_batch) {
+  const std::size_t size = static_cast<std::size_t>(n);
+  if (!n_batch) return to_numpy(gradient, {size});
+  return to_numpy(gradient, {size ? gradient.size() / size : 0, size});
 }
 
-// The gradients of link k that Python requested.
-nb::list own_gradients(const PyChain::Link& link, const PyLayer& layer, LayerGradients& of, int n_batch) {
+// A gradient of this shape; of a part of a batch with one more dimension in front, for each of its branches.
+nb::object by_branch(Array<float>& gradient, std::vector<std::size_t> shape, int n_batch) {
+  if (n_batch) {
+    std::size_t size = 1;
+    for (const std::size_t length : shape) size *= length;
+    shape.insert(shape.begin(), size ? gradient.size() / size : 0);
+  }
+  return to_numpy(gradient, std::move(shape));
+}
+
+// The gradients of a layer's parameters that Python wants.
+nb::list own_gradients(const Wanted& wanted, const PyLayer& layer, LayerGradients& of) {
+  const int n = layer.spec.n, n_batch = wanted.n_batch;
   nb::list own;
   for (std::size_t j = 0; j < layer.sources.size(); ++j)
-    if (link.wanted.weight[j]) own.append(by_branch(of.d_weight[j], layer.shape_of(layer.sources[j]), n_batch));
+    if (wanted.weight[j]) own.append(by_branch(of.d_weight[j], layer.shape_of(layer.sources[j]), n_batch));
   for (std::size_t j = 0; j < layer.loops.size(); ++j)
-    if (link.wanted.loops[j]) own.append(by_branch(of.d_loops[j], layer.shape_of(layer.loops[j]), n_batch));
-  if (link.wanted.bias) own.append(by_group(of.d_bias, layer.spec.n, n_batch));
+    if (wanted.loops[j]) own.append(by_branch(of.d_loops[j], layer.shape_of(layer.loops[j]), n_batch));
+  for (std::size_t j = 0; j < layer.loops.size(); ++j)
+    if (wanted.delays[j]) own.append(by_group(of.d_delays[j], n, n_batch));
+  if (wanted.bias) own.append(by_group(of.d_bias, n, n_batch));
+  for (int k = 0; k < layer.spec.model->n_parameters; ++k)
+    if (layer.spec.learns[k]) own.append(by_group(of.d_parameters[k], n, n_batch));
   return own;
 }
 
-// The lists that a layer's loops received, if ranks share its neurons.
-PyLists* whole_of_loops(const PyLayer& layer, const PyRun& whole) {
-  return layer.exchange && !layer.loops.empty() ? whole.lists().get() : nullptr;
-}
-
-void backward_chain(const PyChain& chain, const Runs& runs, const std::vector<std::optional<In<float>>>& d_out,
-                    const nb::object& take, int n_batch) {
-  const std::size_t n = chain.links.size();
-  if (runs.size() != n || d_out.size() != n)
-    throw InputError("ShapeError",
-                     "Chain: backward needs the runs that forward returned, and a gradient or None for each layer");
-  std::vector<Arrived> arrived(n);
-  for (std::size_t k = 0; k < n; ++k)
-    if (d_out[k]) arrived[k] = arrived_from(chain, k, *runs[k], *d_out[k]);
-  for (std::size_t k = n; k--;) {
-    if (!arrived[k]) continue;
-    const PyChain::Link& link = chain.links[k];
-    nb::list own;
-    LayerGradients of;
-    if (PyRun* const run = runs[k]->own_run()) {
-      PyLayer& layer = nb::cast<PyLayer&>(run->call());
-      Wanted wanted = link.wanted;
-      wanted.n_batch = n_batch;
-      of = gradients(layer, *run, arrived[k].sum(), wanted, whole_of_loops(layer, *runs[k]));
-      own = own_gradients(link, layer, of, n_batch);
+// Of the lists that layer node k read, the gradient of this rank's entries; none where it is not wanted. d_value: what
+// the layer's tiles of this rank have for them; empty where it has no tiles. Lists that pools made have no owner:
+// the gradient goes through the pools first.
+struct Returned {
+  int read;
+  Array<float> d_value;
+};
+std::vector<Returned> to_sources(const PyChain& chain, const PyPass& pass, std::size_t k,
+                                 std::vector<Array<float>> d_value, const std::vector<bool>& wanted) {
+  const Node& node = chain.nodes[k];
+  std::vector<Returned> found;
+  std::vector<ChainShards::Read> reads;
+  for (std::size_t j = 0; j < node.reads.size(); ++j) {
+    if (!wanted[j]) continue;
+    int read = node.reads[j];
+    Array<float> d = d_value.empty() ? Array<float>() : std::move(d_value[j]);
+    bool by_event = pass.runs[read]->order().sorted != nullptr;
+    while (read >= chain.n_inputs && chain.nodes[read - chain.n_inputs].transform &&
+           !chain.nodes[read - chain.n_inputs].transform->keeps_neurons()) {
+      const PyRun& made = *pass.runs[read];
+      read = chain.nodes[read - chain.n_inputs].reads[0];
+      const std::size_t n_made = made.n_slots(), n_read = pass.runs[read]->n_slots();
+      const std::size_t n_rows = n_made ? d.size() / n_made : d_value.empty() ? 0 : 1;
+      Array<float> before(n_rows * n_read);
+      const nb::gil_scoped_release release;
+      for (std::size_t row = 0; row < n_rows; ++row)
+        made.transformed()->pull(d.data() + row * n_made, before.data() + row * n_read);
+      d = std::move(before);
+      by_event = false;
     }
-    send_back(chain, k, runs, std::move(of.d_value), arrived);
-    runs[k]->forget();
-    take(k, own);
+    found.push_back({read, {}});
+    if (chain.shards)
+      reads.push_back({chain.first(read), *pass.runs[read], by_event, std::move(d)});
+    else
+      found.back().d_value = std::move(d);
+  }
+  if (chain.shards && !reads.empty()) {
+    std::vector<Array<float>> sums = chain.shards->to_owners(node.of_layers, std::move(reads));
+    for (std::size_t j = 0; j < found.size(); ++j) found[j].d_value = std::move(sums[j]);
+  }
+  return found;
+}
+
+// The gradients of node k's own parameters, and of the lists that it read.
+struct NodeGradients {
+  nb::list own;
+  std::vector<Returned> returned;
+};
+
+NodeGradients layer_back(const PyChain& chain, const PyPass& pass, std::size_t k, const OutputGrads& d_out,
+                         const std::vector<bool>& wanted_value, int n_batch) {
+  const Node& node = chain.nodes[k];
+  NodeGradients found;
+  LayerGradients of;
+  if (PyRun* const run = pass.of(k).own_run()) {
+    PyLayer& layer = nb::cast<PyLayer&>(run->call());
+    Wanted wanted = node.wanted;
+    wanted.value = wanted_value;
+    wanted.n_batch = n_batch;
+    LayerInput input = layer.input();
+    const LayerSaved saved = run->saved(layer);
+    if (layer.exchange && !layer.loops.empty())  // the lists of all ranks, which its loops heard
+      input.population = checked_lists(*pass.of(k).lists(), layer.spec.n_all(), layer.n_samples, nullptr, "output");
+    {
+      const nb::gil_scoped_release release;
+      of = layer_backward(layer.spec, input, saved, d_out, wanted);
+    }
+    found.own = own_gradients(wanted, layer, of);
+  }
+  found.returned = to_sources(chain, pass, k, std::move(of.d_value), wanted_value);
+  return found;
+}
+
+NodeGradients transform_back(const PyChain& chain, const PyPass& pass, std::size_t k, const float* d_own,
+                             bool wanted_value) {
+  const Node& node = chain.nodes[k];
+  const int read = node.reads[0];
+  PyRun& made = pass.of(k);
+  PyRun& before = *pass.runs[read];
+  before.lists()->check_held("input");
+  NodeGradients found;
+  Array<float> all;
+  if (chain.shards) {
+    all = chain.shards->all_entries(chain.first(read), made, d_own);
+    d_own = all.data();
+  }
+  if (node.learns) {
+    Array<float> d_parameter = made.transformed()->d_parameter(d_own);
+    const std::size_t n = static_cast<std::size_t>(node.transform->n_read);
+    found.own.append(to_numpy(d_parameter, {d_parameter.size() / std::max<std::size_t>(1, n), n}));
+  }
+  if (!wanted_value) return found;
+  Array<float> d_read(before.n_slots());
+  made.transformed()->pull(d_own, d_read.data());
+  if (chain.shards) d_read = chain.shards->own_part(chain.first(read), before, {d_read.data(), 0});
+  found.returned.push_back({read, std::move(d_read)});
+  return found;
+}
+
+NodeGradients node_back(const PyChain& chain, const PyPass& pass, std::size_t k, const OutputGrads& d_out,
+                        const std::vector<bool>& wanted_value, int n_batch) {
+  if (chain.nodes[k].layer) return layer_back(chain, pass, k, d_out, wanted_value, n_batch);
+  return transform_back(chain, pass, k, d_out.data, wanted_value[0]);
+}
+
+void check_pass(const PyChain& chain, const PyPass& pass) {
+  if (pass.runs.size() != chain.n_inputs + chain.nodes.size())
+    throw InputError("ShapeError", "Chain: give the pass that forward gave back");
+}
+
+void backward(const PyChain& chain, const PyPass& pass, const std::vector<std::optional<In<float>>>& d_out,
+              const nb::object& take, int n_batch) {
+  const std::size_t n = chain.nodes.size();
+  check_pass(chain, pass);
+  if (d_out.size() != n) throw InputError("ShapeError", "Chain: backward needs a gradient or None for each node");
+  std::vector<Arrived> arrived(chain.n_inputs + n);
+  Arrived* const nodes = arrived.data() + chain.n_inputs;
+  for (std::size_t k = 0; k < n; ++k)
+    if (d_out[k]) nodes[k] = arrived_from(chain, k, pass.of(k), *d_out[k]);
+  for (std::size_t k = n; k--;) {
+    if (!nodes[k]) continue;
+    const Node& node = chain.nodes[k];
+    std::vector<bool> wanted = node.wanted.value;
+    if (node.transform) wanted = {chain.saves(node.reads[0])};
+    for (std::size_t j = 0; j < wanted.size(); ++j) wanted[j] = wanted[j] && node.reads[j] >= chain.n_inputs;
+    NodeGradients found = node_back(chain, pass, k, nodes[k].sum(), wanted, n_batch);
+    for (Returned& one : found.returned) arrived[one.read].add(std::move(one.d_value));
+    pass.of(k).forget();
+    take(k, found.own);
   }
 }
 
-PyChain make_chain(const std::vector<std::tuple<std::string, PyLayer*, std::vector<int>>>& links,
-                   const std::vector<std::tuple<std::vector<bool>, std::vector<bool>, bool>>& wanted,
-                   nb::object shards) {
-  PyChain chain;
-  if (!shards.is_none()) chain.shards.emplace(std::move(shards));
-  for (const auto& [name, layer, reads] : links) {
-    const int n_before = static_cast<int>(chain.links.size());
-    if (reads.size() != layer->sources.size() || std::any_of(reads.begin(), reads.end(), [&](int k) {
-          return k < 0 || k > n_before || (k && !chain.links[k - 1].layer.spec.model->fires());
-        }))
-      throw InputError("ShapeError", "Chain: " + name + " must read the input or earlier layers that fire");
-    chain.links.push_back({name, *layer, reads, {}});
+nb::tuple backward_node(const PyChain& chain, const PyPass& pass, std::size_t k, const In<float>& d_out,
+                        const std::vector<bool>& wanted_value, int n_batch) {
+  check_pass(chain, pass);
+  if (k >= chain.nodes.size() || wanted_value.size() != chain.nodes[k].reads.size())
+    throw InputError("ShapeError", "Chain: give a node, and a wish for each of its sources");
+  const Arrived arrived = arrived_from(chain, k, pass.of(k), d_out);
+  NodeGradients found = node_back(chain, pass, k, arrived.sum(), wanted_value, n_batch);
+  nb::list d_values;
+  for (std::size_t j = 0, next = 0; j < wanted_value.size(); ++j) {
+    if (!wanted_value[j]) {
+      d_values.append(nb::none());
+      continue;
+    }
+    auto& [read, d] = found.returned[next++];
+    if (chain.shards) d = chain.shards->all_entries(chain.first(read), *pass.runs[read], d.data());
+    const std::size_t size = d.size();
+    d_values.append(to_numpy(d, {size}));
   }
-  if (wanted.size() != chain.links.size() || (chain.shards && chain.shards->size() != wanted.size()))
-    throw InputError("ShapeError", "Chain: give `wanted`, and shards if there are any, for all layers");
-  for (std::size_t k = 0; k < wanted.size(); ++k) {
-    PyChain::Link& link = chain.links[k];
-    std::tie(link.wanted.weight, link.wanted.loops, link.wanted.bias) = wanted[k];
-    if (link.wanted.weight.size() != link.layer.sources.size() || link.wanted.loops.size() != link.layer.loops.size())
-      throw InputError("ShapeError", "Chain: " + link.name + " needs an entry of `wanted` per source and per loop");
-    for (const int read : link.reads) link.wanted.value.push_back(read && chain.links[read - 1].layer.spec.save);
-  }
-  return chain;
+  return nb::make_tuple(found.own, d_values);
 }
 
 }  // namespace
 
 void register_chain(nb::module_& m) {
+  nb::class_<PyRun>(
+      m, "Run",
+      "What a layer or a transform gave back; arrays are NumPy's once they are asked for. None where there "
+      "is none.")
+      .def_prop_ro("call", &PyRun::call, "The LayerCall that was run.")
+      .def_prop_ro("offsets", &PyRun::offsets)
+      .def_prop_ro("ids", &PyRun::ids)
+      .def_prop_ro("n_spikes", &PyRun::n_spikes)
+      .def("perhaps_listed", &PyRun::perhaps_listed,
+           "bool[N], which neurons may stand in any of the lists; all, where nearly all do.")
+      .def_prop_ro("values", &PyRun::values,
+                   "Of graded lists those of the entries, else 1 for spikes, 0 for near-spikes.")
+      .def_prop_ro("is_graded", &PyRun::is_graded, "Whether lists have values.")
+      .def_prop_ro("n_steps", &PyRun::n_steps)
+      .def_prop_ro("dropped", &PyRun::dropped)
+      .def_prop_ro("potentials", &PyRun::potentials, "Of a readout.")
+      .def_prop_ro("state", &PyRun::state, "[B, N] each, in the order of the model.");
+  nb::class_<Transform>(m, "Transform", "Lists → lists; see host/src/transforms/transform.h.")
+      .def_ro("n_read", &Transform::n_read)
+      .def_ro("n_made", &Transform::n_made);
+  register_pool(m);
+  register_delay(m);
+  register_dropout(m);
+  register_resume(m);
+  nb::class_<PyPass>(m, "Pass", "What a forward pass of a chain left.")
+      .def_prop_ro(
+          "runs", [](const PyPass& pass) { return std::vector(pass.runs.begin() + pass.n_inputs, pass.runs.end()); },
+          "What each node gave back.");
   nb::class_<PyChain>(
       m, "Chain",
-      "Layers that run one after the other in one call: for each its name, a LayerCall whose lists, sizes\n"
-      "and state are not read, and the inputs of its sources: 0 the input, k + 1 layer k. wanted: for each\n"
-      "layer the gradients that `backward` returns, of the weight of every source and every loop, and of\n"
-      "the bias. shards: for ranks that share the neurons, an engines/ranks/chain_shards.py; the layers are\n"
-      "then this rank's shards, but their inputs and outputs are whole.")
+      "Layers and transforms that run one after the other in one call. saves: of every input, whether "
+      "gradients of its\nvalues are wanted. shards: of ranks that share the neurons, an "
+      "engines/ranks/chain_shards.py; the layers are of this\nrank's, what they read and put out is whole. "
+      "A node reads inputs, or n_inputs + an earlier node.")
       .def(
           "__init__",
-          [](PyChain* self, const std::vector<std::tuple<std::string, PyLayer*, std::vector<int>>>& links,
-             const std::vector<std::tuple<std::vector<bool>, std::vector<bool>, bool>>& wanted,
-             nb::object shards) { new (self) PyChain(make_chain(links, wanted, std::move(shards))); },
-          "links"_a, "wanted"_a, "shards"_a.none() = nb::none())
-      .def("forward", &forward_chain, "input"_a, "n_steps"_a, "n_samples"_a, "told"_a, "hidden"_a = false,
+          [](PyChain* self, std::vector<bool> saves, nb::object shards) {
+            new (self) PyChain{static_cast<int>(saves.size()), std::move(saves), {}, std::nullopt};
+            if (!shards.is_none()) self->shards.emplace(std::move(shards));
+          },
+          "saves"_a, "shards"_a.none() = nb::none())
+      .def(
+          "add_layer", &add_layer, "name"_a, "layer"_a, "reads"_a, "weight"_a, "loops"_a, "delays"_a, "bias"_a,
+          "A LayerCall, whose lists, sizes and state are not read, and the gradients that are wanted: of the weight of "
+          "every\nsource and every loop, of the axonal delays of every loop, of the bias; of the model's parameters "
+          "the "
+          "spec says it.")
+      .def("add_transform", &add_transform, "name"_a, "transform"_a, "reads"_a, "learns"_a = false,
+           "learns: the gradient of its parameter is wanted.")
+      .def("forward", &forward, "inputs"_a, "n_steps"_a, "n_samples"_a, "settings"_a, "hidden"_a = false,
            "first_sample"_a = 0,
-           "As `forward` of each layer; told: for each its seed, first step, states, own lists before and packed\n"
-           "weights of sources and loops, or None. hidden: the input is not written to before `backward`, or\n"
-           "`show` of it.")
-      .def("backward", &backward_chain, "runs"_a, "d_out"_a, "take"_a, "n_batch"_a = 0,
-           "After `forward`, once: calls take(k, gradients) with the wanted gradients of layer k, from the last\n"
-           "layer on, unless no gradient reached it; without gradients if this rank has no neurons of it. d_out:\n"
-           "for each layer the gradient of its list values or potentials, or None. Gradients of a layer's lists\n"
-           "are added in the order of PyTorch's graph: d_out first, then the readers from the last one on.\n"
-           "n_batch: as in `_core.backward`.");
+           "inputs: Lists, or a Run of another chain. settings: of each layer its seed, first step, states, own lists "
+           "before\nand packed weights of sources and loops, or None; of a transform what it asks for. hidden: nobody "
+           "writes to the\ninputs before `backward`, or `show` of them.")
+      .def(
+          "backward", &backward, "pass_"_a, "d_out"_a, "take"_a, "n_batch"_a = 0,
+          "After `forward`, once: take(k, gradients) is called with the gradients of node k that are wanted, from the\n"
+          "last node on, unless nothing came back to it; with none where this rank has no neurons of it. d_out: of "
+          "each\n"
+          "node the gradient of its list values or potentials, or None. What comes back to a layer's lists is added "
+          "in\n"
+          "the order in which PyTorch's graph adds it: d_out first, then the readers from the last one on. n_batch: \n"
+          "samples of a batch of which these are some, from first_sample on: gradients of weights come as one sum a \n"
+          "branch (find_branches), [K, ...], of neurons' parameters as one a group of group_samples samples, [G, ...].")
+      .def("backward_node", &backward_node, "pass_"_a, "node"_a, "d_out"_a, "wanted_value"_a, "n_batch"_a = 0,
+           "The same of one node, as often as wanted: its gradients, and of each list that it read that of the values, "
+           "or "
+           "None, 0 for\nentries of other ranks.");
 }
 
 }  // namespace sparsesnn

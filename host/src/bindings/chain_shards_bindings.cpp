@@ -36,12 +36,14 @@ std::optional<ListOrder> list_order(nb::handle python) {
 ChainShards::ChainShards(nb::object python)
     : python_(std::move(python)),
       rank_(nb::cast<std::size_t>(python_.attr("rank"))),
-      first_(nb::cast<std::vector<std::vector<std::uint32_t>>>(python_.attr("first"))),
+      first_(nb::cast<std::vector<First>>(python_.attr("first"))),
+      inputs_(nb::cast<std::vector<First>>(python_.attr("inputs"))),
       folds_(nb::cast<std::vector<std::vector<int>>>(python_.attr("folds"))) {
   for (nb::handle order : python_.attr("orders")) orders_.push_back(list_order(order));
-  for (const std::vector<std::uint32_t>& first : first_)
-    if (rank_ + 2 > first.size() || !std::is_sorted(first.begin(), first.end()))
-      throw InputError("ShapeError", "ChainShards: give first neurons of all ranks, which ascend");
+  for (const std::vector<First>& of : {first_, inputs_})
+    for (const First& first : of)
+      if (rank_ + 2 > first.size() || !std::is_sorted(first.begin(), first.end()))
+        throw InputError("ShapeError", "ChainShards: give first neurons of all ranks, which ascend");
 }
 
 std::vector<Message> ChainShards::messages_of(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
@@ -131,30 +133,52 @@ std::shared_ptr<PyRun> ChainShards::whole(std::size_t k, const PyLayer& layer, s
   return found;
 }
 
-Array<float> ChainShards::own_part(std::size_t k, const PyRun& whole, const OutputGrads& d_out) const {
-  const std::vector<std::uint32_t>& first = first_[k];
-  if (whole.lists()) {  // own entries have the order of a rank's own lists
-    const Lists lists = lists_of(whole);
-    std::vector<float> own;
-    with_ids(lists.wide, lists.ids, [&](auto* ids) {
-      for (std::size_t j = 0; j < whole.n_slots(); ++j)
-        if (ids[j] >= first[rank_] && ids[j] < first[rank_ + 1]) own.push_back(d_out.data[j]);
-    });
-    Array<float> found(own.size());
-    std::copy(own.begin(), own.end(), found.data());
-    return found;
-  }
-  const std::size_t n_samples = whole.shape()[1], n_rows = d_out.step ? whole.n_lists() : n_samples;
-  return columns(d_out.data, n_rows, first.back(), first[rank_], first[rank_ + 1]);
+std::size_t ChainShards::n_own(const First& first, PyRun& whole) const {
+  if (whole.is_of_layer()) return whole.own_run() ? whole.own_run()->n_slots() : 0;
+  const Lists lists = lists_of(whole);
+  return with_ids(lists.wide, lists.ids, [&](auto* ids) {
+    return static_cast<std::size_t>(
+        std::count_if(ids, ids + whole.n_slots(), [&](std::uint32_t id) { return owns(first, id); }));
+  });
 }
 
-nb::list ChainShards::parts_for_owners(std::size_t k, const PyRun& whole, Array<float>& values) const {
+Array<float> ChainShards::own_part(const First& first, PyRun& whole, const OutputGrads& all) const {
+  if (!whole.lists()) {
+    const std::size_t n_rows = all.step ? whole.n_lists() : whole.shape()[1];
+    return columns(all.data, n_rows, first.back(), first[rank_], first[rank_ + 1]);
+  }
+  // Own entries stand in the order of a rank's own lists.
+  const Lists lists = lists_of(whole);
+  Array<float> found(n_own(first, whole));
+  with_ids(lists.wide, lists.ids, [&](auto* ids) {
+    for (std::size_t j = 0, end = 0; j < whole.n_slots(); ++j)
+      if (owns(first, ids[j])) found[end++] = all.data[j];
+  });
+  return found;
+}
+
+Array<float> ChainShards::all_entries(const First& first, const PyRun& whole, const float* own) const {
+  const Lists lists = lists_of(whole);
+  Array<float> found(whole.n_slots());
+  with_ids(lists.wide, lists.ids, [&](auto* ids) {
+    for (std::size_t j = 0; j < whole.n_slots(); ++j) found[j] = owns(first, ids[j]) ? *own++ : 0.0f;
+  });
+  return found;
+}
+
+nb::list ChainShards::parts_for_owners(Read& read) const {
+  const PyRun& whole = read.lists;
   const std::shared_ptr<SortedLists>& sorted = whole.order().sorted;
-  const std::size_t n_all = sorted ? sorted->size() : whole.n_slots(), n_rows = n_all ? values.size() / n_all : 0;
+  const std::size_t n_given = read.by_event ? sorted->size() : whole.n_slots();
+  const std::size_t n_rows = n_given ? read.d_value.size() / n_given : 0;
+  const auto n_lists = static_cast<std::int64_t>(whole.n_lists());
   nb::list parts;
   if (sorted) {
-    const nb::object all = to_numpy(values, {n_rows, n_all});
-    for (std::size_t r = 0; r + 1 < first_[k].size(); ++r)
+    if (!read.by_event)
+      read.d_value =
+          sorted->from_slots(lists_of(whole), static_cast<std::int64_t>(whole.n_slots()), read.d_value.data(), n_rows);
+    const nb::object all = to_numpy(read.d_value, {n_rows, sorted->size()});
+    for (std::size_t r = 0; r + 1 < read.first.size(); ++r)
       parts.append(all[nb::make_tuple(
           nb::ellipsis(), nb::slice(nb::cast(sorted->edges()[r]), nb::cast(sorted->edges()[r + 1]), nb::none()))]);
     return parts;
@@ -162,47 +186,42 @@ nb::list ChainShards::parts_for_owners(std::size_t k, const PyRun& whole, Array<
   std::vector<Array<float>> split;
   {
     const nb::gil_scoped_release release;
-    split = split_values(lists_of(whole), static_cast<std::int64_t>(whole.n_lists()), values.data(),
-                         static_cast<int>(n_rows), first_[k]);
+    split = split_values(lists_of(whole), n_lists, read.d_value.data(), static_cast<int>(n_rows), read.first);
   }
   for (Array<float>& part : split) parts.append(to_numpy(part, {n_rows, n_rows ? part.size() / n_rows : 0}));
   return parts;
 }
 
-std::vector<Array<float>> ChainShards::to_owners(std::size_t k, const std::vector<std::size_t>& sources,
-                                                 const std::vector<std::shared_ptr<PyRun>>& runs,
-                                                 std::vector<Array<float>>& d_value) const {
+std::vector<Array<float>> ChainShards::to_owners(std::size_t k, std::vector<Read> reads) const {
   nb::list given;
-  std::vector<std::size_t> n_own;
-  for (std::size_t j = 0; j < sources.size(); ++j) {
-    PyRun& whole = *runs[sources[j]];
-    const std::shared_ptr<OwnEvents>& events = whole.order().own;
-    n_own.push_back(events ? events->size() : whole.own_run() ? whole.own_run()->n_slots() : 0);
-    given.append(d_value.empty() ? nb::none() : nb::object(parts_for_owners(sources[j], whole, d_value[j])));
+  std::vector<std::size_t> n_values;
+  for (Read& read : reads) {
+    const std::shared_ptr<OwnEvents>& events = read.lists.order().own;
+    n_values.push_back(events ? events->size() : n_own(read.first, read.lists));
+    given.append(first_[k][rank_] == first_[k][rank_ + 1] ? nb::none() : nb::object(parts_for_owners(read)));
   }
-  const nb::list got = nb::cast<nb::list>(python_.attr("to_owners")(k, given, n_own));
+  const nb::list got = nb::cast<nb::list>(python_.attr("to_owners")(k, given, n_values));
   std::vector<In<float>> held;
-  std::vector<std::vector<const float*>> rows(sources.size());
-  for (std::size_t j = 0; j < sources.size(); ++j)
+  std::vector<std::vector<const float*>> rows(reads.size());
+  for (std::size_t j = 0; j < reads.size(); ++j)
     for (nb::handle block : nb::cast<nb::list>(got[j])) {
       held.push_back(nb::cast<In<float>>(block));
       const In<float>& sums = held.back();
-      for (std::size_t row = 0; n_own[j] && row < sums.size() / n_own[j]; ++row)
-        rows[j].push_back(sums.data() + row * n_own[j]);
+      for (std::size_t row = 0; n_values[j] && row < sums.size() / n_values[j]; ++row)
+        rows[j].push_back(sums.data() + row * n_values[j]);
     }
   std::vector<Array<float>> found;
   const nb::gil_scoped_release release;
-  for (std::size_t j = 0; j < sources.size(); ++j) {
+  for (std::size_t j = 0; j < reads.size(); ++j) {
     const std::vector<int>& folds = folds_[k];
-    const std::size_t n = n_own[j];
+    const std::size_t n = n_values[j];
     if (n && rows[j].size() != folds.size())
       throw InputError("ShapeError", "ChainShards: got " + std::to_string(rows[j].size()) +
                                          " sums of blocks of tiles; " + std::to_string(folds.size()) + " add up");
     Array<float>& sum = found.emplace_back(n);
     if (n) add_branches(rows[j], folds, n, sum.data());
-    PyRun& whole = *runs[sources[j]];
-    if (const std::shared_ptr<OwnEvents>& events = whole.order().own)
-      sum = events->to_slots(sum.data(), whole.own_run()->n_slots());
+    if (const std::shared_ptr<OwnEvents>& events = reads[j].lists.order().own)
+      sum = events->to_slots(sum.data(), reads[j].lists.own_run()->n_slots());
   }
   return found;
 }

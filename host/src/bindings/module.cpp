@@ -3,14 +3,11 @@
 
 namespace sparsesnn {
 void register_build(nanobind::module_& m);      // build_bindings.cpp: instruction sets, threads, build_info
-void register_engine(nanobind::module_& m);     // engine_bindings.cpp: definitions of a layer and its calls
-void register_passes(nanobind::module_& m);     // pass_bindings.cpp: passes of one layer
-void register_chain(nanobind::module_& m);      // chain_bindings.cpp: passes of several layers in one call
+void register_engine(nanobind::module_& m);     // engine_bindings.cpp: what defines a layer and its calls
+void register_chain(nanobind::module_& m);      // chain_bindings.cpp: passes of layers and transforms
 void register_sharded(nanobind::module_& m);    // sharded_bindings.cpp: layers that span ranks
-void register_mpi(nanobind::module_& m);        // mpi_bindings.cpp: the exchanges of such layers by MPI
-void register_batch(nanobind::module_& m);      // batch_bindings.cpp: batches from an event cache
-void register_delays(nanobind::module_& m);     // delays_bindings.cpp: lists whose entries arrive later
-void register_pools(nanobind::module_& m);      // pool_bindings.cpp: lists of pooled maps
+void register_mpi(nanobind::module_& m);        // mpi_bindings.cpp: what such layers exchange, by MPI
+void register_batch(nanobind::module_& m);      // batch_bindings.cpp: batches out of an event cache
 void register_optimizer(nanobind::module_& m);  // optimizer_bindings.cpp: Adam
 void register_loss(nanobind::module_& m);       // loss_bindings.cpp: cross-entropy
 void register_dense(nanobind::module_& m);      // dense_bindings.cpp: the neuron dynamics of the dense baseline
@@ -22,13 +19,10 @@ NB_MODULE(_core, m) {
   m.doc() = "The compiled engine of sparsesnn; use it through the sparsesnn package.";
   sparsesnn::register_build(m);
   sparsesnn::register_engine(m);
-  sparsesnn::register_passes(m);
   sparsesnn::register_chain(m);
   sparsesnn::register_sharded(m);
   sparsesnn::register_mpi(m);
   sparsesnn::register_batch(m);
-  sparsesnn::register_delays(m);
-  sparsesnn::register_pools(m);
   sparsesnn::register_optimizer(m);
   sparsesnn::register_loss(m);
   sparsesnn::register_dense(m);

@@ -17,26 +17,40 @@ std::optional<ListOrder> list_order(nb::handle python);
 
 class ChainShards {
  public:
+  // First neuron of every rank, and behind them the number of neurons: [R + 1].
+  using First = std::vector<std::uint32_t>;
+
   // `python` sends and receives; see engines/ranks/chain_shards.py.
   explicit ChainShards(nb::object python);
   std::size_t size() const { return first_.size(); }
+  const First& first(std::size_t layer) const { return first_[layer]; }
+  const First& first_of_input(std::size_t input) const { return inputs_[input]; }
+  std::size_t n_inputs() const { return inputs_.size(); }
 
-  // The lists or potentials of population k, of which `layer` is this rank's part, from those of all ranks; `own`: of
-  // this rank, null if it has no neurons.
+  // The lists or potentials of layer k's population, which `layer` is this rank's part of, from those of all ranks;
+  // `own`: of this rank, null where it has no neurons.
   std::shared_ptr<PyRun> whole(std::size_t k, const PyLayer& layer, std::shared_ptr<PyRun> own, bool watched) const;
 
-  // This rank's part of the gradient of the whole population k's output.
-  Array<float> own_part(std::size_t k, const PyRun& whole, const OutputGrads& d_out) const;
+  // Of numbers of all entries of lists those of this rank's neurons; of potentials' gradients likewise.
+  Array<float> own_part(const First& first, PyRun& whole, const OutputGrads& all) const;
+  // The reverse for lists: 0 for the entries of other ranks.
+  Array<float> all_entries(const First& first, const PyRun& whole, const float* own) const;
+  // How many entries of lists are this rank's.
+  std::size_t n_own(const First& first, PyRun& whole) const;
 
-  // From the gradients of the tiles of population k for the list values of its `sources`: d_value, for each source
-  // [blocks of this rank's tiles][entries], which is consumed, empty if this rank has no tiles. Returns, for each
-  // source, the sums over the tiles of all ranks for this rank's own entries. `runs`: of all populations.
-  std::vector<Array<float>> to_owners(std::size_t k, const std::vector<std::size_t>& sources,
-                                      const std::vector<std::shared_ptr<PyRun>>& runs,
-                                      std::vector<Array<float>>& d_value) const;
+  // Lists that a layer read.
+  struct Read {
+    const First& first;
+    PyRun& lists;
+    bool by_event;         // the gradient comes in the order of its sorted lists
+    Array<float> d_value;  // [blocks of this rank's tiles][entries]; empty where this rank has no tiles
+  };
+  // Returns, of each, the sums over the tiles of all ranks for this rank's own entries.
+  std::vector<Array<float>> to_owners(std::size_t k, std::vector<Read> reads) const;
 
  private:
   bool owns_all(std::size_t k) const { return first_[k][rank_ + 1] - first_[k][rank_] == first_[k].back(); }
+  bool owns(const First& first, std::uint32_t id) const { return id >= first[rank_] && id < first[rank_ + 1]; }
   MergedLists whole_lists(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
                           ValueOrder& order) const;
   Array<float> whole_potentials(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own) const;
@@ -46,16 +60,14 @@ class ChainShards {
   std::vector<Message> messages_of(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
                                    Array<unsigned char> message, std::vector<In<unsigned char>>& held) const;
 
-  // Splits values [K, entries] of a population's lists, in the order in which a pass returns them, by the ranks that
-  // own the neurons.
-  nb::list parts_for_owners(std::size_t k, const PyRun& whole, Array<float>& values) const;
+  // Splits the gradients of lists by the ranks that own the entries.
+  nb::list parts_for_owners(Read& read) const;
 
   nb::object python_;
   std::size_t rank_;
-  std::vector<std::vector<std::uint32_t>>
-      first_;  // by population, the first neuron of each rank, then the number of neurons: [R + 1]
-  std::vector<std::vector<int>> folds_;           // by population, as block_folds of tile_sums.h
-  std::vector<std::optional<ListOrder>> orders_;  // by population, the order in which its lists are sorted
+  std::vector<First> first_, inputs_;             // by layer; by input of the chain
+  std::vector<std::vector<int>> folds_;           // by layer, as block_folds of tile_sums.h
+  std::vector<std::optional<ListOrder>> orders_;  // by layer, for whom its lists are sorted
 };
 
 }  // namespace sparsesnn

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from sparsesnn.engines.cpu.layer import Snapshot
+from sparsesnn.engines.cpu.chain import Chain, network_chain
+from sparsesnn.engines.cpu.lists import engine_lists
+from sparsesnn.engines.cpu.wiring import Snapshot
 from sparsesnn.errors import NumericError
+from sparsesnn.output import LayerState, Output, last_steps
 from sparsesnn.parameters import computed_by
+from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:
     from sparsesnn.engines.module import Model
@@ -27,6 +33,37 @@ def still(model: Model) -> Model:
     found.runner = copy.copy(model.runner)
     found._modules = {**model._modules, "layers": layers}
     return found.eval()
+
+
+class LiveCall:
+    """Calls a model that `still` made: the next steps, and the state that the steps before left."""
+
+    def __init__(self, still: Model) -> None:
+        self.network, self.layers = still.network, dict(still.layers)
+        self.source, self.depth = still.source, still.depth
+        self.chains: dict[bool, Chain] = {}
+
+    def __call__(self, spikes: SpikeBatch, state: Mapping[str, LayerState] | None) -> Output:
+        continues = bool(state)
+        if continues not in self.chains:
+            self.chains[continues] = network_chain(self.network, self.layers, continues=continues)
+        past: Mapping[str, LayerState] = state or {}
+        steps = {name: past[name].training_step if past else 0 for name in self.layers}
+        this = self.chains[continues].forward(
+            [engine_lists(spikes)], spikes.n_steps, spikes.n_samples, steps, past=past
+        )
+        sent: dict[str, SpikeBatch] = {}
+        potentials, after = None, {}
+        for name in self.layers:
+            if (found := this.run(name).potentials) is None:
+                sent[name] = this.lists(name)
+            elif name == self.network.output:
+                potentials = torch.from_numpy(found)
+            after[name] = this.state(name, sent.get(name))
+        if self.depth:
+            before = past[self.source].history if past else None
+            after[self.source] = LayerState(history=last_steps(before, spikes, self.depth))
+        return Output(potentials=potentials, spikes=sent, state=after, output=self.network.output)
 
 
 def _still(name: str, layer: Any) -> Any:

@@ -2,48 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from sparsesnn.engines.cpu import live
-from sparsesnn.engines.cpu.arrival import Move
-from sparsesnn.engines.cpu.chain import Chain
-from sparsesnn.engines.cpu.layer import run_layer
-from sparsesnn.engines.cpu.one_call import OneCall, any_hooks, fits_one_call
-from sparsesnn.engines.cpu.pooling import pooled
-from sparsesnn.engines.cpu.wiring import Wiring
+from sparsesnn.engines.cpu import live, transforms
+from sparsesnn.engines.cpu.chain import (
+    Chain,
+    ChainPass,
+    any_hooks,
+    learns_values,
+    network_chain,
+    run_layer,
+    thinned,
+)
+from sparsesnn.engines.cpu.learn import learn, learns_alone
+from sparsesnn.engines.cpu.lists import engine_lists
 from sparsesnn.engines.runner import Runner
 from sparsesnn.errors import ShapeError
 from sparsesnn.in_lists import check_in_lists
 from sparsesnn.network import Network
-from sparsesnn.output import LayerState, Output
+from sparsesnn.output import LayerState, Output, last_steps
 from sparsesnn.rotation import next_training_step
 from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:
+    from sparsesnn.engines.dropout import Heard
     from sparsesnn.engines.module import Model
 
 
 class CpuRunner(Runner):
-    """Lists in, lists out; all layers in one call where that fits.
+    """Lists in, lists out: a chain of all layers, or of one if hooks watch single layers.
 
     Attributes:
-        fits_one_call: whether one call runs the network.
-        one_call: the last one, which holds as long as the tensors of the model lie where they lay.
+        chains: the last chains of the network, by whether they have dropout and whether they continue a sequence; each holds as long as the
+            tensors of the model lie where they lay.
     """
 
     def __init__(self, name: str, options: Any, network: Network | None = None, grid: Any = None) -> None:
         super().__init__(name, options, network, grid)
         if network is not None:
             self.check(network.connections)
-        self.fits_one_call = network is not None and fits_one_call(network)
-        self.one_call: OneCall | None = None
+        self.chains: dict[tuple[bool, bool], Chain] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles: a copy makes its own call."""
-        return {**self.__dict__, "one_call": None}
+        """For copies and pickles: a copy makes its own chains."""
+        return {**self.__dict__, "chains": {}}
 
     def check(self, connections: Iterable[Any]) -> None:
         check_in_lists(connections, f"backend {self.name!r}")
@@ -58,9 +63,11 @@ class CpuRunner(Runner):
         return spikes
 
     def delayed(self, layer: Any, c: Any, x: Any, first_step: int) -> Any:
-        if not isinstance(x, SpikeBatch):
-            return x  # refused by `run_layer`
-        return Move(x, layer.axonal_delays(c), layer.between_steps(c), first_step).moved(x)
+        moved = transforms.delay(layer.axonal_delays(c), between=layer.between_steps(c), first_step=first_step)
+        return transforms.apply(moved, x)
+
+    def thinned(self, model: Model, population: str, spikes: Any, heard: Heard) -> Any:
+        return thinned(spikes, list(model.network.populations).index(population), heard)
 
     def run_layer(
         self, layer: Any, sources: Sequence[Any], state: LayerState | None, *, packed: bool, first_sample: int
@@ -70,48 +77,81 @@ class CpuRunner(Runner):
                 f"Layer: backend {self.name!r} reads spike lists but got a tensor; use SpikeBatch.from_dense"
             )
         training_step = state.training_step if state else next_training_step(layer)
-        return self.run_lists(layer, sources, state, training_step, first_sample)
+        return run_layer(layer, sources, state, training_step, first_sample)
 
-    def run_lists(
-        self,
-        layer: Any,
-        sources: Sequence[SpikeBatch],
-        state: LayerState | None,
-        training_step: int,
-        first_sample: int,
-    ) -> tuple[Any, LayerState]:
-        """See `run_layer`; `training_step`: see `sparsesnn.rotation.list_seed`."""
-        heard = [pooled(x, pools) for x, pools in zip(sources, Wiring.of(layer).pools_before, strict=True)]
-        return run_layer(layer, heard, state, training_step)
+    # ---- networks ----------------------------------------------------------------------------------------------
 
-    # ---- all layers in one call --------------------------------------------------------------------------------
-
-    def run_network(self, model: Model, data: Any) -> tuple[dict[str, Any], dict[str, LayerState]] | None:
-        if self.parts is not None or (call := self._one_call(model, data)) is None:
+    def run_network(
+        self, model: Model, data: Any, past: Mapping[str, LayerState], heard: Heard | None, first_sample: int
+    ) -> tuple[dict[str, Any], dict[str, LayerState], Callable[[str], Any]] | None:
+        layers = model.layers._modules
+        if any_hooks(layers.values()):
             return None
-        return call.run(data)
+        chain = self._chain(model, data, heard is not None, bool(past))
+        this = self._forward(chain, data, past, heard, first_sample)
+        outputs: dict[str, Any] = this.outputs([data.values])
+        states = {name: this.state(name, x if isinstance(x, SpikeBatch) else None) for name, x in outputs.items()}
+        return {model.source: data, **outputs}, states, lambda name: this.arrived(name, [data])
 
     def learn(
-        self, model: Model, spikes: Any, loss: Callable[[Output], Tensor], first_sample: int
+        self,
+        model: Model,
+        spikes: Any,
+        loss: Callable[[Output], Tensor],
+        heard: Heard | None,
+        first_sample: int,
     ) -> tuple[Tensor, Output] | None:
-        call = self._one_call(model, spikes, model) if isinstance(spikes, SpikeBatch) else None
-        if call is None or not call.learns_alone():
-            return None
-        return call.learn(spikes, loss, model.depth, first_sample)
-
-    def _one_call(self, model: Model, spikes: SpikeBatch, *watched: nn.Module) -> OneCall | None:
-        """None where that cannot be, or where a layer or one of the modules `watched` has a hook."""
         layers = model.layers._modules
-        if not self.fits_one_call or any_hooks((*watched, *layers.values())):
+        if not isinstance(spikes, SpikeBatch) or any_hooks((model, *layers.values())):
             return None
-        self.one_call = OneCall.of(self.one_call, model.network, layers, spikes, self.parts)
-        return self.one_call
+        chain = self._chain(model, spikes, heard is not None, False)
+        if not learns_alone(chain, model.network.output):
+            return None
+        this = self._forward(chain, spikes, {}, heard, first_sample, hidden=True)
+
+        def input_state() -> dict[str, LayerState]:
+            depth = model.depth
+            return {model.source: LayerState(history=last_steps(None, spikes, depth))} if depth else {}
+
+        return learn(this, loss, model.network.output, input_state)
+
+    def _chain(self, model: Model, spikes: SpikeBatch, thins: bool, continues: bool) -> Chain:
+        layers: Mapping[str, Any] = model.layers._modules
+        learns = [learns_values(spikes)]
+        kept = self.chains.get((thins, continues))
+        if kept is None or not kept.holds(layers, learns):
+            kept = network_chain(
+                model.network, layers, learns=learns, thins=thins, continues=continues, parts=self.parts
+            )
+            self.chains[thins, continues] = kept
+        return kept
+
+    def _forward(
+        self,
+        chain: Chain,
+        spikes: SpikeBatch,
+        past: Mapping[str, LayerState],
+        heard: Heard | None,
+        first_sample: int,
+        hidden: bool = False,
+    ) -> ChainPass:
+        steps = {name: past[name].training_step for name in chain.layers} if past else chain.training_steps()
+        with self.layers_run(chain.layers):
+            return chain.forward(
+                [engine_lists(spikes)],
+                spikes.n_steps,
+                spikes.n_samples,
+                steps,
+                past=past,
+                heard=heard,
+                first_sample=first_sample,
+                hidden=hidden,
+            )
 
     # ---- networks that run continuously ------------------------------------------------------------------------
 
     def still(self, model: Model) -> Model:
         return live.still(model)
 
-    def live_call(self, still: Any) -> Chain | None:
-        fits = not any_hooks([still]) and Chain.fits(still.network, dict(still.layers))
-        return Chain(still.network, dict(still.layers)) if fits else None
+    def live_call(self, still: Any) -> Callable[[Any, Any], Output] | None:
+        return None if any_hooks([still, *still.layers.values()]) else live.LiveCall(still)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sparsesnn import _core
 from sparsesnn.bounds import bounded
+from sparsesnn.engines.cpu.lists import NO_LISTS, to_array
 from sparsesnn.layers import LI
 from sparsesnn.parameters import DELAYS, Incoming, PopulationModule
 from sparsesnn.placement import cpu_tile_width
@@ -29,7 +32,7 @@ def layer_tensors(layer: PopulationModule) -> dict[str, Tensor]:
             )
         else:
             found[name] = layer.weight(c) if name in wiring.rows or name in wiring.windows else layer.matrix(c)
-        if c.is_recurrent and c.axonal:
+        if c.axonal:
             found[name + DELAYS] = layer.axonal_delays(c)
     for name in ("bias", "grad_threshold"):
         value: Tensor | None = layer.tensor(name)
@@ -104,6 +107,92 @@ class Wiring:
         if key not in self.specs:
             self.specs[key] = _core.LayerSpec(**spec_arguments(layer, save, learnt))
         return self.specs[key]
+
+
+def layer_call(
+    layer: Any, tensors: Mapping[str, Tensor], save: bool, learnt: Collection[str], *, continues: bool = False
+) -> _core.LayerCall:
+    """The engine's view of a layer in a chain, which fills in lists, sizes and state.
+
+    Args:
+        tensors: those of `layer_tensors`.
+        save: whether a backward pass may follow.
+        learnt: names of the tensors that learn.
+        continues: calls continue a sequence, and a sender's lists begin as many steps earlier as its delay is long.
+    """
+    wiring = Wiring.of(layer)
+    arrays = {name: to_array(x, name) for name, x in tensors.items()}
+    packed: Mapping[str, Any] = layer.snapshot.packed if layer.snapshot else {}
+
+    def axonal(loop: str) -> tuple[np.ndarray | None, np.ndarray | None]:
+        delays = arrays.get(loop + DELAYS)
+        if delays is None:
+            return None, None
+        steps = np.floor(delays)
+        between = layer.between_steps(wiring.connections[loop])
+        return steps.astype(np.int32), delays - steps if between else None
+
+    return _core.LayerCall(
+        wiring.spec(layer, save, learnt),
+        n_steps=0,
+        n_samples=0,
+        sources=[
+            _core.Source(
+                NO_LISTS,
+                n_pre,
+                0 if continues else delay,
+                arrays[name],
+                packed.get(name),
+                wiring.rows.get(name),
+                wiring.windows.get(name),
+            )
+            for name, n_pre, delay in zip(wiring.senders, wiring.n_pre, layer.delays, strict=True)
+        ],
+        parameters=[arrays[name] for name in wiring.parameters],
+        grad_threshold=arrays.get("grad_threshold"),
+        bias=arrays.get("bias"),
+        loops=[
+            _core.Loop(arrays[name], delay, packed.get(name), wiring.rows.get(name), *axonal(name))
+            for name, delay in zip(wiring.loops, layer.loop_delays, strict=True)
+        ],
+        exchange=layer.part.exchange if layer.part else None,
+    )
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A layer's tensors as they were at one time, for passes without gradients.
+
+    Args:
+        tensors: those of `layer_tensors`; where a weight is packed, its tensor gives the shape alone.
+        packed: matrices in the order in which the engine reads them; without it every call puts them in order.
+    """
+
+    tensors: dict[str, Tensor]
+    packed: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, layer: PopulationModule) -> Snapshot:
+        with torch.no_grad():
+            tensors = {name: x.detach() for name, x in layer_tensors(layer).items()}
+        wiring = Wiring.of(layer)
+        spec, packed = wiring.spec(layer, False, ()), {}
+        for name in wiring.matrices:
+            c = wiring.connections[name]
+            packed[name] = np.empty(_core.packed_bytes(spec, c.n_pre), np.uint8)
+            _core.pack_rows(spec, wiring.by_sample, to_array(tensors[name], name), 0, c.n_pre, packed[name], c.name)
+        return cls({name: x if name in packed else x.clone() for name, x in tensors.items()}, packed)
+
+
+def matrices(layer: Any) -> dict[str, np.ndarray]:
+    """The weights [M, n] that the engine reads as they are or packed, by its names."""
+    wiring = Wiring.of(layer)
+    with torch.no_grad():
+        return {
+            name: to_array(layer.matrix(wiring.connections[name]), name)
+            for name in wiring.matrices
+            if name not in wiring.pools
+        }
 
 
 def behind_pools(c: Incoming) -> Incoming:

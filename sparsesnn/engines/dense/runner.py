@@ -31,4 +31,4 @@ class DenseRunner(Runner):
     def run_layer(
         self, layer: Any, sources: Sequence[Any], state: LayerState | None, *, packed: bool, first_sample: int
     ) -> tuple[Any, LayerState]:
-        return run_layer(layer, sources, state, packed=packed)
+        return run_layer(layer, layer.arrived(sources, state), state, packed=packed)

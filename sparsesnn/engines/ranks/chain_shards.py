@@ -1,19 +1,23 @@
-"""What ranks that share the neurons of a network tell one another between its layers, where these run in one call of the engine.
+"""How the ranks that share the neurons of a chain exchange lists, potentials and list gradients between its layers.
 
-The messages, and their order, are those of layers that run one by one (`layer.py`): a replica's ranks may go either way.
+The messages, and their order, are the same whether a rank runs all layers in one chain or each in its own: a replica's ranks may differ in
+that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sparsesnn import _core
-from sparsesnn.engines.ranks.layer import Part, lists_to_owners
-from sparsesnn.engines.ranks.shards import exchange_lists
-from sparsesnn.host.comm.base import Array, Bytes
+from sparsesnn.engines.ranks.shards import Shards, exchange_lists
+from sparsesnn.host.comm import Communicator
+from sparsesnn.host.comm.base import LIST_GRADIENTS, Array, Bytes
+
+if TYPE_CHECKING:
+    from sparsesnn.engines.ranks.layer import Part
 
 
 class ChainShards:
@@ -21,19 +25,22 @@ class ChainShards:
 
     Args:
         layers: all, with this rank's neurons.
+        senders: who owns the neurons of each input of the chain.
 
     Attributes:
         rank: this one, of its replica.
-        first: by layer, the first neuron of each rank, and the number of neurons, [R + 1].
+        first, inputs: by layer, and by input, the first neuron of each rank, and the number of neurons, [R + 1].
         folds: by layer, of the blocks of tiles of all owners, as `_core.tile_folds`.
         orders: by layer, see `Part.order`.
     """
 
-    def __init__(self, layers: Sequence[Any]) -> None:
+    def __init__(self, layers: Sequence[Any], senders: Sequence[Shards], comm: Communicator | None = None) -> None:
         self.parts: list[Part] = [layer.part for layer in layers]
-        self.comm = self.parts[0].grid.shards
+        self.senders = senders
+        self.comm = comm or self.parts[0].grid.shards
         self.rank = self.comm.rank
         self.first = [list(part.shards.first) for part in self.parts]
+        self.inputs = [list(shards.first) for shards in senders]
         self.folds = [[fold for r in part.shards.owners for fold in part.tile_folds[r]] for part in self.parts]
         self.orders = [part.order for part in self.parts]
 
@@ -78,5 +85,18 @@ class ChainShards:
             part.count_traffic()
 
     def to_owners(self, k: int, parts: Sequence[Sequence[Array] | None], n_own: Sequence[int]) -> list[list[Array]]:
-        """See `lists_to_owners`."""
-        return lists_to_owners(self.parts[k], parts, n_own)
+        """Gives the owners of list entries what the tiles of layer k have for them.
+
+        Args:
+            parts: of each list, for every rank those for its entries, [K, entries] for K blocks of this rank's tiles; None: this rank
+                has none.
+            n_own: of each list, how many entries are this rank's.
+
+        Returns: of each list, what this rank's entries got from every rank that has tiles, [K, n_own].
+        """
+        part = self.parts[k]
+        nothing = [np.empty(0, np.float32)] * self.comm.size
+        n_blocks = [len(part.tile_folds[r]) if part.shards.n_of(r) else 0 for r in range(self.comm.size)]
+        shapes = [[(k, n) for k in n_blocks] for n in n_own]
+        found = self.comm.swap_parts([nothing if own is None else own for own in parts], shapes, LIST_GRADIENTS)
+        return [[blocks[r] for r in part.shards.owners] for blocks in found]

@@ -11,7 +11,7 @@ from torch import nn
 from sparsesnn.engines.base import Batch, totals_over
 from sparsesnn.engines.cpu.engine import CpuEngine
 from sparsesnn.engines.module import Model
-from sparsesnn.engines.ranks.parts import Parts, WholeSpikes
+from sparsesnn.engines.ranks.parts import Parts
 from sparsesnn.engines.ranks.runner import RanksRunner
 from sparsesnn.engines.tensors import sha256
 from sparsesnn.output import Output
@@ -40,8 +40,7 @@ class RanksEngine(CpuEngine):
         return super().finish_backward()
 
     def _totals(self, output: Output, n: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
-        spikes = output.spikes
-        lists: Mapping[str, Any] = spikes.lists if isinstance(spikes, WholeSpikes) else spikes
+        lists: Mapping[str, Any] = output.spikes
         dropped = output.dropped()
         counts = {name: (int(x.n_spikes.sum()), dropped[name]) for name, x in lists.items()}
         places = {name: x.n_steps * x.n_neurons for name, x in lists.items()}

@@ -15,19 +15,16 @@ from torch import Tensor
 
 from sparsesnn import _core
 from sparsesnn.connection import Connection
-from sparsesnn.engines.cpu.layer import matrices
-from sparsesnn.engines.cpu.wiring import Wiring
+from sparsesnn.engines.cpu.wiring import Wiring, matrices
 from sparsesnn.engines.ranks.chain_shards import ChainShards
 from sparsesnn.engines.ranks.layer import Part
 from sparsesnn.engines.ranks.reduction import Reduction
-from sparsesnn.engines.ranks.shards import Order, ShardedSpikes, Shards, make_shards, whole_values
+from sparsesnn.engines.ranks.shards import Order, Shards, even_shards, make_shards
 from sparsesnn.host.comm import Grid
 from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.layers import LI
 from sparsesnn.network import Network
-from sparsesnn.output import CountedSpikes
 from sparsesnn.parameters import DELAYS, NEURONS, cuts
-from sparsesnn.spikes import SpikeBatch
 
 #: numbers of a layer that are drawn, or gathered, at once, at most
 AT_ONCE = 1 << 17
@@ -49,34 +46,6 @@ def first_reader(network: Network, name: str) -> Connection | None:
     return first
 
 
-class WholeSpikes(CountedSpikes):
-    """The lists of every spiking population by name; their gradients go to the ranks that own the neurons.
-
-    An entry is made when it is asked for: most losses ask for one at most.
-    """
-
-    def __init__(self, lists: Mapping[str, ShardedSpikes]) -> None:
-        self.lists = lists
-        self.made: dict[str, SpikeBatch] = {}
-
-    def __getitem__(self, name: str) -> SpikeBatch:
-        if name not in self.made:
-            self.made[name] = whole_values(self.lists[name])
-        return self.made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.lists)
-
-    def __len__(self) -> int:
-        return len(self.lists)
-
-    def activity(self) -> dict[str, float]:
-        return {name: lists.activity() for name, lists in self.lists.items()}
-
-    def dropped(self) -> dict[str, int]:
-        return {name: lists.n_dropped() for name, lists in self.lists.items()}
-
-
 class Parts:
     """How a network lies on the ranks of a grid: each rank of a replica owns whole tiles of every population (`layer.py`), one
     rank all of a population that hears maps, replicas own groups of samples (`reduction.py`).
@@ -85,6 +54,7 @@ class Parts:
     def __init__(self, network: Network, grid: Grid) -> None:
         self.grid, self.cuts = grid, cuts(network)
         self.of_maps = {f"layers.{c.post}.{c.name}" for c in network.connections if not c.synapses.is_matrix}
+        self.network = network
         self.shards = make_shards(network, grid.n_shards, grid.shards.rank)
         self.reduction = Reduction(grid.replicas) if grid.n_replicas > 1 else None
         self.common = CommonWeights(self.reduction.memory) if self.reduction and self.reduction.beside else None
@@ -93,7 +63,14 @@ class Parts:
 
     def part(self, name: str) -> Part:
         """This rank's part of a population; all ranks call it together."""
-        return Part(self.shards[name], self.grid, self.reduction, self.orders.get(name))
+        senders = [self.owners(c.pre) for c in self.network.senders(name)]
+        return Part(self.shards[name], senders, self.grid, self.reduction, self.orders.get(name))
+
+    def owners(self, name: str) -> Shards:
+        """Who owns the neurons of a population, or takes care of those of the input."""
+        if name in self.shards:
+            return self.shards[name]
+        return even_shards(self.network.populations[name].n, self.grid.n_shards, self.grid.shards.rank)
 
     def _orders(self, network: Network) -> dict[str, Order]:
         """Of each population that several ranks own, how they sort its lists for its first reader; the first rank's chunks hold for
@@ -133,8 +110,14 @@ class Parts:
                 layers[name].part.packed = {}
 
     def between(self, layers: Iterable[Any]) -> ChainShards | None:
-        """What the ranks of a replica tell one another between layers that run in one call; None: they share no neurons."""
-        return ChainShards(list(layers)) if self.grid.n_shards > 1 else None
+        """What the ranks of a replica exchange between the layers of the network; None: they share no neurons."""
+        if self.grid.n_shards == 1:
+            return None
+        return ChainShards(list(layers), [self.owners(self.network.inputs[0])])
+
+    def around(self, name: str) -> ChainShards | None:
+        """The same for a transform of a population's lists."""
+        return ChainShards([], [self.owners(name)], self.grid.shards) if self.grid.n_shards > 1 else None
 
     @property
     def columns(self) -> dict[str, tuple[int, int]]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from sparsesnn.engines.cpu.chain import thinned
 from sparsesnn.engines.cpu.runner import CpuRunner
-from sparsesnn.engines.ranks.arrival import ShardMove
-from sparsesnn.engines.ranks.parts import AT_ONCE, Parts, WholeSpikes
+from sparsesnn.engines.ranks.parts import AT_ONCE, Parts
 from sparsesnn.host.comm import Grid
 from sparsesnn.network import Network
-from sparsesnn.output import LayerState
-from sparsesnn.spikes import SpikeBatch
+
+if TYPE_CHECKING:
+    from sparsesnn.engines.dropout import Heard
 
 
 class RanksRunner(CpuRunner):
@@ -25,27 +26,9 @@ class RanksRunner(CpuRunner):
         super().__init__(name, options, network, grid)
         self.parts = Parts(network, grid)
 
-    def delayed(self, layer: Any, c: Any, x: Any, first_step: int) -> Any:
-        if not isinstance(x, SpikeBatch):
-            return x
-        shared = layer.part.shared(x)
-        return ShardMove(
-            layer.part, shared, layer.axonal_delays(c), between=layer.between_steps(c), first_step=first_step
-        ).moved(shared)
-
-    def by_name(self, fired: Mapping[str, Any]) -> WholeSpikes:
-        return WholeSpikes(fired)
-
-    def run_lists(
-        self,
-        layer: Any,
-        sources: Sequence[SpikeBatch],
-        state: LayerState | None,
-        training_step: int,
-        first_sample: int,
-    ) -> tuple[Any, LayerState]:
-        result: tuple[Any, LayerState] = layer.part.run_layer(layer, sources, training_step, first_sample)
-        return result
+    def thinned(self, model: Any, population: str, spikes: Any, heard: Heard) -> Any:
+        number = list(model.network.populations).index(population)
+        return thinned(spikes, number, heard, self.parts.around(population))
 
     def layers_run(self, layers: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
         return self.parts.packed(layers)

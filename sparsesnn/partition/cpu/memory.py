@@ -195,7 +195,7 @@ def _fields(population: Input | LI | Population) -> int:
 
 
 def _moved(plan: Plan, c: ConnectionPlan, lengths: Lengths) -> int:
-    """Lists of a connection with axonal delays as they arrive, `Move` of sparsesnn/engines/cpu/arrival.py."""
+    """Lists of a connection with axonal delays as they arrive, host/src/transforms/delay.cpp."""
     delays = plan.axonal(c)
     if delays is None:
         return 0

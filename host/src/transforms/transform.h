@@ -1,0 +1,49 @@
+// Transforms: lists of one population → lists, with an adjoint on the values of their entries.
+//
+// A chain (chain_bindings.cpp) runs them between its layers. Adding one: a class here and one in
+// engines/cpu/transforms.py.
+#pragma once
+
+#include <memory>
+
+#include "host/src/bindings/python_arrays.h"
+
+namespace sparsesnn {
+
+// What one pass of a transform made.
+class Transformed {
+ public:
+  virtual ~Transformed() = default;
+  // ∂L/∂value of each entry that was read, from that of each entry that was made.
+  virtual void pull(const float* d_made, float* d_read) const = 0;
+  // ∂L/∂parameter [G, M] of each group of samples; of a transform that has one.
+  virtual Array<float> d_parameter(const float* /* d_made */) const { return {}; }
+
+  Array<std::int64_t> offsets;
+  Array<unsigned char> ids;
+  bool wide = false;
+  Array<std::int32_t> n_spikes;
+  Array<float> values;  // of each entry; null: 1 for spikes, 0 for near-spikes
+  int n_steps = 0;
+};
+
+class Transform {
+ public:
+  Transform(int n_read, int n_made) : n_read(n_read), n_made(n_made) {}
+  virtual ~Transform() = default;
+  virtual const char* name() const = 0;
+  // Whether each entry stays with its neuron, so that the rank that owns the neuron owns the entry, too.
+  virtual bool keeps_neurons() const { return true; }
+  // `setting`: from Python, of this pass. Called with the GIL. `lists` outlive the result.
+  virtual std::unique_ptr<Transformed> run(const Lists& lists, int n_steps, int n_samples,
+                                           nb::handle setting) const = 0;
+
+  const int n_read, n_made;  // neurons
+};
+
+void register_pool(nb::module_& m);
+void register_delay(nb::module_& m);
+void register_dropout(nb::module_& m);
+void register_resume(nb::module_& m);
+
+}  // namespace sparsesnn

@@ -1,0 +1,107 @@
+"""A training step's gradients in one call of the engine: forward, the loss, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsesnn.engines.cpu.chain import Chain, ChainPass
+from sparsesnn.loss import CrossEntropy
+from sparsesnn.output import LayerState, Lazily, Output
+from sparsesnn.spikes import SpikeBatch
+
+
+def learns_alone(chain: Chain, output: str) -> bool:
+    """Whether `learn` does what autograd would: what learns is not computed from something else, and no hook sees gradients on their way."""
+    return (
+        chain.is_plain
+        and chain.nodes[chain.places[output] - chain.n_inputs].saves
+        and not any(
+            not x.is_leaf or x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None)
+            for node in chain.nodes
+            for x in node.learnt.values()
+        )
+    )
+
+
+def learn(
+    this: ChainPass,
+    loss: Callable[[Output], Tensor],
+    output: str,
+    input_state: Callable[[], dict[str, LayerState]],
+) -> tuple[Tensor, Output]:
+    """The loss of what a network put out, and the way back: gradients are added to the parameters.
+
+    PyTorch's graph begins at what the layers put out and holds the loss alone; if the engine differentiates the loss, there is none, and the
+    output carries no gradient. Same bits as by autograd.
+
+    Args:
+        this: the forward pass, whose inputs are hidden.
+        output: the last layer.
+        input_state: the state of the input.
+
+    Returns: the loss, detached, and the output.
+    """
+    chain, run = this.chain, this.run(output)
+    potentials: Any = run.potentials  # None if the last layer fires
+    in_engine = loss if isinstance(loss, CrossEntropy) and loss.is_whole() and loss.fits_engine(potentials) else None
+    leaves: dict[str, Tensor] = {}
+    saves = {node.layer: node.saves for node in chain.nodes if node.kind == "layer"}
+    fires = [node.layer for node in chain.nodes if node.kind == "layer" and this.run(node.layer).potentials is None]
+
+    def leaf(name: str, x: Tensor) -> Tensor:
+        leaves[name] = x.requires_grad_(saves[name])
+        return x
+
+    def lists(name: str) -> SpikeBatch:
+        learns = saves[name] and not in_engine
+        return this.lists(name, leaf(name, torch.from_numpy(this.run(name).values)) if learns else None)
+
+    def state(name: str) -> LayerState:
+        if name not in saves:
+            return input_state()[name]
+        return this.state(name, fired[name] if name in fires else None)
+
+    # no function of an output may hold it: a circle would keep all arrays until Python looks for circles
+    fired = Lazily(lists, fires)
+    made = Output(
+        potentials=None if potentials is None else torch.from_numpy(potentials),
+        spikes=fired,
+        state={} if chain.parts else Lazily(state, [*saves, *input_state()]),
+        output=output,
+    )
+    if in_engine:
+        value, gradient = in_engine.of_potentials(potentials)
+        arrived = {output: gradient(1.0)}
+    else:
+        if made.potentials is not None:
+            leaf(output, made.potentials)
+        for given in this.inputs:
+            given.show()
+        value = loss(made)
+        value.backward()
+        arrived = {
+            name: x.grad.contiguous().numpy() for name, x in leaves.items() if x.grad is not None and x.requires_grad
+        }
+    d_out = [arrived.get(node.layer) if node.kind == "layer" else None for node in chain.nodes]
+
+    def take(k: int, gradients: list[np.ndarray]) -> None:
+        """While sums over replicas travel, the layers before this one run backwards."""
+        found = this.of_node(k, gradients)
+        learnt = chain.nodes[k].learnt
+        _add_gradients([learnt[name] for name in found], found.values())
+
+    chain.chain.backward(this.made, d_out, take, this.n_batch)
+    if chain.shards:
+        chain.shards.count_traffic()
+    return value.detach(), made
+
+
+def _add_gradients(parameters: Iterable[Tensor], gradients: Iterable[Any]) -> None:
+    for parameter, array in zip(parameters, gradients, strict=True):
+        more = torch.from_numpy(array)
+        parameter.grad = more if parameter.grad is None else parameter.grad.add_(more)
