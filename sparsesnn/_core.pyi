@@ -141,7 +141,7 @@ group_samples: int = ...
 
 class Run:
     """
-    The result of a layer call; arrays become NumPy's at the first access. None if the layer has no such array.
+    What a layer or a transform gave back; arrays are NumPy's once they are asked for. None where there is none.
     """
 
     @property
@@ -159,12 +159,21 @@ class Run:
 
     def perhaps_listed(self) -> object:
         """
-        bool[N], true for neurons that may be in any of the lists; all true if nearly all are.
+        bool[N], which neurons may stand in any of the lists; all, where nearly all do.
         """
 
     @property
     def values(self) -> object:
-        """1 for spikes, 0 for near-spikes."""
+        """
+        Of graded lists those of the entries, else 1 for spikes, 0 for near-spikes.
+        """
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether lists have values."""
+
+    @property
+    def n_steps(self) -> int: ...
 
     @property
     def dropped(self) -> object: ...
@@ -177,45 +186,91 @@ class Run:
     def state(self) -> list:
         """[B, N] each, in the order of the model."""
 
-def forward(layer: LayerCall) -> Run:
-    """Runs a layer over a sequence."""
+class Transform:
+    """Lists → lists; see host/src/transforms/transform.h."""
 
-def backward(layer: LayerCall, run: Run, d_out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_weight: Sequence[bool], wanted_value: Sequence[bool], wanted_loops: Sequence[bool], wanted_bias: bool, n_batch: int = ..., wanted_delays: Sequence[bool] = ..., population: Lists | None = ...) -> dict:
+    @property
+    def n_read(self) -> int: ...
+
+    @property
+    def n_made(self) -> int: ...
+
+class Pool(Transform):
+    """Pools of maps; see host/src/maps/pool_lists.h."""
+
+    def __init__(self, *, shape: Sequence[int], channels_first: bool, size: Sequence[int], stride: Sequence[int], maximum: bool, share: float) -> None: ...
+
+class Delay(Transform):
     """
-    Gradients of a layer by its weights, list values and trained parameters. d_out: the gradient of its
-    list values, or of a readout's potentials, [1, B, N] if it is the same at all steps. n_batch: size
-    of the batch if these are only some of its samples, from first_sample on: gradients of weights then
-    come as one sum a branch (find_branches), [K, ...], those of neurons' parameters as one per group of
-    group_samples samples, [G, ...]. For a shard with an exchange, gradients of list values come as one
-    sum per block of its tiles (tile_folds), [K, slots]; with loops it needs the lists of its
-    population.
+    Entries arrive later, by neuron; delays float32[M], in steps, `between` steps or whole. The result has the lists'
+    steps from first_step on.
     """
+
+    def __init__(self, delays: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], between: bool, first_step: int = ...) -> None: ...
+
+def add_groups(groups: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> object:
+    """float32[N], the sum of gradients [G, N] of groups of samples."""
+
+class Dropout(Transform):
+    """
+    Leaves out entries of lists of n neurons. Setting of a pass: keep(step, sample, neuron) → bool, of int64 arrays with a number for each entry.
+    """
+
+    def __init__(self, n: int) -> None: ...
+
+class Resume(Transform):
+    """
+    The lists of steps before the call in front of those of the call. Setting of a pass: the former.
+    """
+
+    def __init__(self, n: int) -> None: ...
+
+class Pass:
+    """What a forward pass of a chain left."""
+
+    @property
+    def runs(self) -> list[Run]:
+        """What each node gave back."""
 
 class Chain:
     """
-    Layers that run one after the other in one call: for each its name, a LayerCall whose lists, sizes
-    and state are not read, and the inputs of its sources: 0 the input, k + 1 layer k. wanted: for each
-    layer the gradients that `backward` returns, of the weight of every source and every loop, and of
-    the bias. shards: for ranks that share the neurons, an engines/ranks/chain_shards.py; the layers are
-    then this rank's shards, but their inputs and outputs are whole.
+    Layers and transforms that run one after the other in one call. saves: of every input, whether gradients of its
+    values are wanted. shards: of ranks that share the neurons, an engines/ranks/chain_shards.py; the layers are of this
+    rank's, what they read and put out is whole. A node reads inputs, or n_inputs + an earlier node.
     """
 
-    def __init__(self, links: Sequence[tuple[str, LayerCall, Sequence[int]]], wanted: Sequence[tuple[Sequence[bool], Sequence[bool], bool]], shards: object | None = ...) -> None: ...
+    def __init__(self, saves: Sequence[bool], shards: object | None = ...) -> None: ...
 
-    def forward(self, input: Lists, n_steps: int, n_samples: int, told: list, hidden: bool = ..., first_sample: int = ...) -> list[Run]:
+    def add_layer(self, name: str, layer: LayerCall, reads: Sequence[int], weight: Sequence[bool], loops: Sequence[bool], delays: Sequence[bool], bias: bool) -> None:
         """
-        As `forward` of each layer; told: for each its seed, first step, states, own lists before and packed
-        weights of sources and loops, or None. hidden: the input is not written to before `backward`, or
-        `show` of it.
+        A LayerCall, whose lists, sizes and state are not read, and the gradients that are wanted: of the weight of every
+        source and every loop, of the axonal delays of every loop, of the bias; of the model's parameters the spec says it.
         """
 
-    def backward(self, runs: Sequence[Run], d_out: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None], take: object, n_batch: int = ...) -> None:
+    def add_transform(self, name: str, transform: Transform, reads: int, learns: bool = ...) -> None:
+        """learns: the gradient of its parameter is wanted."""
+
+    def forward(self, inputs: list, n_steps: int, n_samples: int, settings: list, hidden: bool = ..., first_sample: int = ...) -> Pass:
         """
-        After `forward`, once: calls take(k, gradients) with the wanted gradients of layer k, from the last
-        layer on, unless no gradient reached it; without gradients if this rank has no neurons of it. d_out:
-        for each layer the gradient of its list values or potentials, or None. Gradients of a layer's lists
-        are added in the order of PyTorch's graph: d_out first, then the readers from the last one on.
-        n_batch: as in `_core.backward`.
+        inputs: Lists, or a Run of another chain. settings: of each layer its seed, first step, states, own lists before
+        and packed weights of sources and loops, or None; of a transform what it asks for. hidden: nobody writes to the
+        inputs before `backward`, or `show` of them.
+        """
+
+    def backward(self, pass_: Pass, d_out: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None], take: object, n_batch: int = ...) -> None:
+        """
+        After `forward`, once: take(k, gradients) is called with the gradients of node k that are wanted, from the
+        last node on, unless nothing came back to it; with none where this rank has no neurons of it. d_out: of each
+        node the gradient of its list values or potentials, or None. What comes back to a layer's lists is added in
+        the order in which PyTorch's graph adds it: d_out first, then the readers from the last one on. n_batch: 
+        samples of a batch of which these are some, from first_sample on: gradients of weights come as one sum a 
+        branch (find_branches), [K, ...], of neurons' parameters as one a group of group_samples samples, [G, ...].
+        """
+
+    def backward_node(self, pass_: Pass, node: int, d_out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_value: Sequence[bool], n_batch: int = ...) -> tuple:
+        """
+        The same of one node, as often as wanted: its gradients, and of each list that it read that of the values, or None, 0 for
+        entries of other ranks.
         """
 
 class Exchange:
@@ -354,29 +409,6 @@ def make_batch(ids: Annotated[NDArray, dict(order='C', device='cpu', writable=Fa
     """
     Samples of an event set as time-major lists (offsets, ids, n_spikes, values or None), augmented on request.
     """
-
-def delayed(lists: Lists, n_samples: int, n_neurons: int, steps: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], fraction: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, first_step: int) -> dict:
-    """
-    Lists whose entries arrive later, by neuron; see host/src/cpu/axonal_delays.h. `earlier`, `later`: int32[S], where
-    each entry went.
-    """
-
-def delayed_grad(lists: Lists, n_samples: int, n_neurons: int, steps: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], fraction: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, earlier: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], later: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)] | None, d_moved: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_delays: bool, separate: bool = ...) -> tuple:
-    """
-    Gradients by the values of the entries, and by the delays or None; separate: those of each group of samples.
-    """
-
-def add_groups(groups: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]) -> object:
-    """float32[N], the sum of gradients [G, N] of groups of samples."""
-
-def pooled(lists: Lists, n_samples: int, *, shape: Sequence[int], channels_first: bool, size: Sequence[int], stride: Sequence[int], maximum: bool, share: float) -> dict:
-    """
-    Lists of pooled maps, see host/src/maps/pool_lists.h. `values`: of every entry, None where all spikes are 1; `ends`,
-    `entries`: int64, whose gradient an entry's is.
-    """
-
-def pooled_grad(ends: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], entries: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], d_pooled: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], share: float, n_values: int) -> object:
-    """The gradient by the values of the lists that were pooled."""
 
 def adam(parameters: Sequence[tuple[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')], Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]]], *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool) -> None:
     """

@@ -242,7 +242,7 @@ class Chain:
         """
         states = past or {}
         settings = [self._setting(node, n_samples, training_steps, states, heard) for node in self.nodes]
-        made = self.chain.forward(inputs, n_steps, n_samples, settings, hidden, first_sample)
+        made = self.chain.forward(list(inputs), n_steps, n_samples, settings, hidden, first_sample)
         if self.shards:
             self.shards.count_traffic()
         return ChainPass(self, made, tuple(inputs), n_steps, n_samples, training_steps, states, first_sample)
@@ -535,12 +535,11 @@ _made_by: MutableMapping[Tensor, _core.Run] = WeakTensorKeyDictionary()
 def lists_for(spikes: SpikeBatch) -> Any:
     """What a chain reads of spikes: what another chain made, if these are still its arrays, else their lists."""
     run = _made_by.get(spikes.offsets)
-    if run is not None and all(
-        x.data_ptr() == a.__array_interface__["data"][0] and x.numel() == a.size
-        for x, a in ((spikes.offsets, run.offsets), (spikes.ids, run.ids), (spikes.n_spikes, run.n_spikes))
-    ):
-        return run
-    return engine_lists(spikes)
+    if run is None:
+        return engine_lists(spikes)
+    pairs = ((spikes.offsets, run.offsets), (spikes.ids, run.ids), (spikes.n_spikes, run.n_spikes))
+    same = all(x.data_ptr() == torch.from_numpy(a).data_ptr() and x.shape == a.shape for x, a in pairs)
+    return run if same else engine_lists(spikes)
 
 
 def thinned(spikes: SpikeBatch, population: int, heard: Heard, shards: Any = None) -> SpikeBatch:
