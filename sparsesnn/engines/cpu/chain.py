@@ -538,7 +538,7 @@ def lists_for(spikes: SpikeBatch) -> Any:
     if run is None:
         return engine_lists(spikes)
     pairs = ((spikes.offsets, run.offsets), (spikes.ids, run.ids), (spikes.n_spikes, run.n_spikes))
-    same = all(x.data_ptr() == torch.from_numpy(a).data_ptr() and x.shape == a.shape for x, a in pairs)
+    same = all(x.data_ptr() == (y := torch.from_numpy(a)).data_ptr() and x.shape == y.shape for x, a in pairs)
     return run if same else engine_lists(spikes)
 
 
