@@ -190,15 +190,14 @@ class Transform:
     """Lists → lists; see host/src/transforms/transform.h."""
 
     @property
+    def keeps_neurons(self) -> bool:
+        """Whether each entry stays with its neuron."""
+
+    @property
     def n_read(self) -> int: ...
 
     @property
     def n_made(self) -> int: ...
-
-class Pool(Transform):
-    """Pools of maps; see host/src/maps/pool_lists.h."""
-
-    def __init__(self, *, shape: Sequence[int], channels_first: bool, size: Sequence[int], stride: Sequence[int], maximum: bool, share: float) -> None: ...
 
 class Delay(Transform):
     """
@@ -217,6 +216,11 @@ class Dropout(Transform):
     """
 
     def __init__(self, n: int) -> None: ...
+
+class Pool(Transform):
+    """Pools of maps; see host/src/maps/pool_lists.h."""
+
+    def __init__(self, *, shape: Sequence[int], channels_first: bool, size: Sequence[int], stride: Sequence[int], maximum: bool, share: float) -> None: ...
 
 class Resume(Transform):
     """

@@ -1,7 +1,7 @@
 // Sizes of caches, in bytes, that decide the order of loops, never their results. They are those of small
 // usual processors; each was measured on machines with L1 caches of 32 and 48 kB and L2 caches of 512 kB to 2 MB
 // (docs/speed.md). Thresholds that tests move are in host/src/machine/choices.h; the width of a tile is part of the
-// order of sums, and is in sparsesnn/partition/cpu/tiles.py.
+// order of sums, and is in sparsesnn/placement.py.
 #pragma once
 
 #include <cstddef>

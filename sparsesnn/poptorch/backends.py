@@ -107,7 +107,7 @@ def run_engine(layer: Any, sources: list[Spikes]) -> Spikes | Tensor:
             "sparsesnn.poptorch: on a CPU the layers run on sparsesnn's engine, which needs Python 3.10 and torch 2.6; "
             f"this is Python {sys.version.split()[0]}, where they run on IPUs only, inside poptorch.trainingModel"
         )
-    from sparsesnn.engines.cpu.chain import run_layer
+    from sparsesnn.engines.cpu.single import run_layer
 
     out, _ = run_layer(layer, [_ragged(s) for s in sources], None)
     return out if isinstance(out, Tensor) else _fixed(out, capacity(layer.population))

@@ -15,6 +15,7 @@ from sparsesnn import _core, reference
 from sparsesnn.config.net import NetConfig
 from sparsesnn.delays import Delays
 from sparsesnn.engines.cpu import transforms
+from sparsesnn.engines.cpu.single import apply
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.optimizers import Updates, make_optimizer, set_learning_rate
 from sparsesnn.errors import ConfigError, DescriptionError
@@ -240,7 +241,7 @@ def test_bit_equal_over_threads_and_instruction_sets() -> None:
 
 def test_whole_delays_move_entries_and_keep_lists_plain() -> None:
     spikes = SpikeBatch.from_lists([[[0, 2], [], [1], []], [[1], [2], [], [0]]], 3)
-    moved = transforms.apply(transforms.delay(torch.tensor([0.0, 2.0, 1.0]), between=False), spikes)
+    moved = apply(transforms.delays(torch.tensor([0.0, 2.0, 1.0]), between=False), spikes)
     assert moved.values is None
     assert moved.ids.tolist() == [0, 2, 1, 2, 0]
     assert moved.offsets.tolist() == [0, 1, 1, 2, 2, 2, 4, 4, 5]

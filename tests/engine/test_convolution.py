@@ -30,7 +30,7 @@ from sparsesnn import (
     _core,
     parse_net,
 )
-from sparsesnn.engines.cpu.chain import ChainPass
+from sparsesnn.engines.cpu.chain_pass import ChainPass
 from sparsesnn.errors import DescriptionError, NumericError
 from sparsesnn.output import Output
 from sparsesnn.partition import make_plan, parse_target

@@ -14,7 +14,7 @@ import torch
 
 from sparsesnn import _core, reference
 from sparsesnn.delays import Delays
-from sparsesnn.engines.cpu import chain, runner
+from sparsesnn.engines.cpu import chain_pass, runner, transforms
 from sparsesnn.engines.cpu import lists as engine
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError, NumericError, ShapeError, SpikeListError
@@ -544,7 +544,7 @@ def test_lists_that_change_between_forward_and_backward_are_refused(
     state = model(spikes).state
     read: list[SpikeBatch] = []
     engine_lists = engine.engine_lists
-    for module in (chain, engine, runner):
+    for module in (chain_pass, engine, runner, transforms):
         monkeypatch.setattr(module, "engine_lists", lambda lists: read.append(lists) or engine_lists(lists))
     output = model(more, state)
     (history,) = [one for one in read if one.n_steps == 1]

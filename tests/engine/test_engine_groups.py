@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sparsesnn import _core
-from sparsesnn.engines.cpu.chain import ChainPass
+from sparsesnn.engines.cpu.chain_pass import ChainPass
 from sparsesnn.engines.cpu.lists import engine_lists
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ShapeError

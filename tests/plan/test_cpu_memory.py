@@ -11,6 +11,7 @@ import torch
 from sparsesnn import _core
 from sparsesnn.delays import Delays
 from sparsesnn.engines.cpu import transforms
+from sparsesnn.engines.cpu.single import apply
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.partition.cpu.memory import GROUP_SAMPLES, rank_bytes, waiting_sums
@@ -97,7 +98,7 @@ def test_lists_that_axonal_delays_move(delays: Delays) -> None:
 
     first = torch.from_numpy(delays.first(n))
     spikes = SpikeBatch.from_dense(torch.ones(n_steps, batch, n))
-    moved = transforms.apply(transforms.delay(first, between=delays.learn), spikes)
+    moved = apply(transforms.delays(first, between=delays.learn), spikes)
     lists = sum(x.nbytes for x in (moved.offsets, moved.n_spikes, moved.ids)) - 8  # one offset more than lists
     values, places = 4 * len(moved.ids), 4 * len(spikes.ids) * (2 if delays.learn else 1)  # slots of each entry's parts
     assert (moved.values is not None) == delays.learn  # else autograd makes them

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from sparsesnn.engines import Batch, Training, make_engine
-from sparsesnn.engines.dropout import Dropout, thinned
+from sparsesnn.engines.cpu.single import thinned
+from sparsesnn.engines.dropout import Dropout
 from sparsesnn.engines.module import Model
+from sparsesnn.engines.runner import thinned_tensor
 from sparsesnn.errors import ConfigError
 from sparsesnn.network import parse_net
 from sparsesnn.spikes import SpikeBatch
@@ -67,7 +69,7 @@ def test_lists_lose_what_is_not_heard() -> None:
     mask = torch.from_numpy(heard(1, *np.ogrid[:13, :3, :21]))
     lists = thinned(SpikeBatch.from_dense(dense).validate(), 1, heard)
     assert torch.equal(lists.validate().to_dense(), dense * mask)
-    assert torch.equal(thinned(dense, 1, heard), dense * mask)
+    assert torch.equal(thinned_tensor(dense, 1, heard), dense * mask)
 
 
 @pytest.mark.parametrize("grad_threshold", [-math.inf, 0.5])

@@ -470,12 +470,10 @@ void register_chain(nb::module_& m) {
       .def_prop_ro("potentials", &PyRun::potentials, "Of a readout.")
       .def_prop_ro("state", &PyRun::state, "[B, N] each, in the order of the model.");
   nb::class_<Transform>(m, "Transform", "Lists → lists; see host/src/transforms/transform.h.")
+      .def_prop_ro("keeps_neurons", &Transform::keeps_neurons, "Whether each entry stays with its neuron.")
       .def_ro("n_read", &Transform::n_read)
       .def_ro("n_made", &Transform::n_made);
-  register_pool(m);
-  register_delay(m);
-  register_dropout(m);
-  register_resume(m);
+  for (const Kind::Register add : Kind::all()) add(m);
   nb::class_<PyPass>(m, "Pass", "What a forward pass of a chain left.")
       .def_prop_ro(
           "runs", [](const PyPass& pass) { return std::vector(pass.runs.begin() + pass.n_inputs, pass.runs.end()); },

@@ -102,8 +102,6 @@ nb::object sum_of_groups(const In<float>& groups) {
   return to_numpy(sum, {groups.shape(1)});
 }
 
-}  // namespace
-
 void register_delay(nb::module_& m) {
   nb::class_<Delay, Transform>(
       m, "Delay",
@@ -120,4 +118,7 @@ void register_delay(nb::module_& m) {
   m.def("add_groups", &sum_of_groups, "groups"_a, "float32[N], the sum of gradients [G, N] of groups of samples.");
 }
 
+const Kind kind(&register_delay);
+
+}  // namespace
 }  // namespace sparsesnn

@@ -76,8 +76,6 @@ class Dropout : public Transform {
   }
 };
 
-}  // namespace
-
 void register_dropout(nb::module_& m) {
   nb::class_<Dropout, Transform>(
       m, "Dropout",
@@ -86,4 +84,7 @@ void register_dropout(nb::module_& m) {
       .def(nb::init<int>(), "n"_a);
 }
 
+const Kind kind(&register_dropout);
+
+}  // namespace
 }  // namespace sparsesnn

@@ -58,8 +58,6 @@ class Pool : public Transform {
   PoolShape shape_;
 };
 
-}  // namespace
-
 void register_pool(nb::module_& m) {
   nb::class_<Pool, Transform>(m, "Pool", "Pools of maps; see host/src/maps/pool_lists.h.")
       .def(
@@ -81,4 +79,7 @@ void register_pool(nb::module_& m) {
           nb::kw_only(), "shape"_a, "channels_first"_a, "size"_a, "stride"_a, "maximum"_a, "share"_a);
 }
 
+const Kind kind(&register_pool);
+
+}  // namespace
 }  // namespace sparsesnn

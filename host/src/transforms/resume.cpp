@@ -73,12 +73,13 @@ class Resume : public Transform {
   }
 };
 
-}  // namespace
-
 void register_resume(nb::module_& m) {
   nb::class_<Resume, Transform>(
       m, "Resume", "The lists of steps before the call in front of those of the call. Setting of a pass: the former.")
       .def(nb::init<int>(), "n"_a);
 }
 
+const Kind kind(&register_resume);
+
+}  // namespace
 }  // namespace sparsesnn

@@ -1,10 +1,11 @@
 // Transforms: lists of one population → lists, with an adjoint on the values of their entries.
 //
-// A chain (chain_bindings.cpp) runs them between its layers. Adding one: a class here and one in
-// engines/cpu/transforms.py.
+// A chain (chain_bindings.cpp) runs them between its layers; engines/cpu/transforms.py says where. Adding one: a file
+// in this folder, and a function there.
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "host/src/bindings/python_arrays.h"
 
@@ -41,9 +42,15 @@ class Transform {
   const int n_read, n_made;  // neurons
 };
 
-void register_pool(nb::module_& m);
-void register_delay(nb::module_& m);
-void register_dropout(nb::module_& m);
-void register_resume(nb::module_& m);
+// Each file of this folder has one, by which Python gets its kind.
+class Kind {
+ public:
+  using Register = void (*)(nb::module_&);
+  explicit Kind(Register function) { all().push_back(function); }
+  static std::vector<Register>& all() {
+    static std::vector<Register> kinds;
+    return kinds;
+  }
+};
 
 }  // namespace sparsesnn

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsesnn.engines.cpu.chain import Chain, ChainPass
+from sparsesnn.engines.cpu.chain import Chain
+from sparsesnn.engines.cpu.chain_pass import ChainPass
 from sparsesnn.loss import CrossEntropy
 from sparsesnn.output import LayerState, Lazily, Output
 from sparsesnn.spikes import SpikeBatch
@@ -50,8 +51,8 @@ def learn(
     potentials: Any = run.potentials  # None if the last layer fires
     in_engine = loss if isinstance(loss, CrossEntropy) and loss.is_whole() and loss.fits_engine(potentials) else None
     leaves: dict[str, Tensor] = {}
-    saves = {node.layer: node.saves for node in chain.nodes if node.kind == "layer"}
-    fires = [node.layer for node in chain.nodes if node.kind == "layer" and this.run(node.layer).potentials is None]
+    saves = {node.layer: node.saves for node in chain.nodes if node.transform is None}
+    fires = [node.layer for node in chain.nodes if node.transform is None and this.run(node.layer).potentials is None]
 
     def leaf(name: str, x: Tensor) -> Tensor:
         leaves[name] = x.requires_grad_(saves[name])
@@ -87,7 +88,7 @@ def learn(
         arrived = {
             name: x.grad.contiguous().numpy() for name, x in leaves.items() if x.grad is not None and x.requires_grad
         }
-    d_out = [arrived.get(node.layer) if node.kind == "layer" else None for node in chain.nodes]
+    d_out = [arrived.get(node.layer) if node.transform is None else None for node in chain.nodes]
 
     def take(k: int, gradients: list[np.ndarray]) -> None:
         """While sums over replicas travel, the layers before this one run backwards."""

@@ -8,17 +8,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from sparsesnn.engines.cpu import live, transforms
-from sparsesnn.engines.cpu.chain import (
-    Chain,
-    ChainPass,
-    any_hooks,
-    learns_values,
-    network_chain,
-    run_layer,
-    thinned,
-)
+from sparsesnn.engines.cpu.chain import Chain, learns_values, network_chain
+from sparsesnn.engines.cpu.chain_pass import ChainPass
+from sparsesnn.engines.cpu.hooks import any_hooks
 from sparsesnn.engines.cpu.learn import learn, learns_alone
 from sparsesnn.engines.cpu.lists import engine_lists
+from sparsesnn.engines.cpu.single import apply, run_layer, thinned
 from sparsesnn.engines.runner import Runner
 from sparsesnn.errors import ShapeError
 from sparsesnn.in_lists import check_in_lists
@@ -63,8 +58,8 @@ class CpuRunner(Runner):
         return spikes
 
     def delayed(self, layer: Any, c: Any, x: Any, first_step: int) -> Any:
-        moved = transforms.delay(layer.axonal_delays(c), between=layer.between_steps(c), first_step=first_step)
-        return transforms.apply(moved, x)
+        steps = layer.axonal_delays(c)
+        return apply(transforms.delays(steps, between=layer.between_steps(c), first_step=first_step), x)
 
     def thinned(self, model: Model, population: str, spikes: Any, heard: Heard) -> Any:
         return thinned(spikes, list(model.network.populations).index(population), heard)

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sparsesnn.engines.cpu.chain import thinned
 from sparsesnn.engines.cpu.runner import CpuRunner
+from sparsesnn.engines.cpu.single import thinned
 from sparsesnn.engines.ranks.parts import AT_ONCE, Parts
 from sparsesnn.host.comm import Grid
 from sparsesnn.network import Network

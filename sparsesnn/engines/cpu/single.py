@@ -1,0 +1,70 @@
+"""A single layer, or a single transform, as a chain of one: for `Layer`, and if hooks watch the layers of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from sparsesnn.engines.cpu import transforms
+from sparsesnn.engines.cpu.chain import Chain, learns_values
+from sparsesnn.engines.cpu.chain_pass import lists_for
+from sparsesnn.errors import ShapeError
+from sparsesnn.output import LayerState
+from sparsesnn.spikes import SpikeBatch
+
+if TYPE_CHECKING:
+    from sparsesnn.engines.dropout import Heard
+
+
+def run_layer(
+    layer: Any, sources: Sequence[SpikeBatch], state: LayerState | None, training_step: int = 0, first_sample: int = 0
+) -> tuple[SpikeBatch | Tensor, LayerState]:
+    """One layer over one chunk of a sequence; see `sparsesnn.engines.module.Layer.forward`.
+
+    Args:
+        training_step: see `sparsesnn.rotation.list_seed`.
+        first_sample: over ranks, samples of the batch that other replicas run before these.
+    """
+    reach = [c.reach if state is not None else 0 for c in layer.senders]
+    n_steps, n_samples = sources[0].n_steps - reach[0], sources[0].n_samples
+    for source, c, more in zip(sources, layer.senders, reach, strict=True):
+        if (source.n_steps - more, source.n_samples, source.n_neurons) != (n_steps, n_samples, c.n_pre):
+            raise ShapeError(
+                f"input has T={source.n_steps - more}, B={source.n_samples}, N={source.n_neurons}; "
+                f"this layer needs T={n_steps}, B={n_samples}, N={c.n_pre}"
+            )
+    learns = list(map(learns_values, sources))
+    names = [str(k) for k in range(len(sources))]
+    part = layer.part
+    chain = Chain(
+        {"": layer},
+        {"": names},
+        dict(zip(names, layer.n_pre, strict=True)),
+        learns=learns,
+        continues=state is not None,
+        parts=part,
+        shards=part.alone(layer) if part else None,
+    )
+    past = {} if state is None else {"": state}
+    given = [lists_for(x) for x in sources]
+    this = chain.forward(given, n_steps, n_samples, {"": training_step}, past=past, first_sample=first_sample)
+    out = this.outputs([x.values for x in sources])[""]
+    return out, this.state("", out if isinstance(out, SpikeBatch) else None)
+
+
+def thinned(spikes: SpikeBatch, population: int, heard: Heard, shards: Any = None) -> SpikeBatch:
+    """The same spikes without those that dropout leaves out; their gradient flows back to those that stay."""
+    n = spikes.n_neurons
+    chain = Chain({}, {}, {"": n}, learns=[learns_values(spikes)], shards=shards)
+    chain.add(transforms.thin(n, population), "", 0)
+    this = chain.forward([lists_for(spikes)], spikes.n_steps, spikes.n_samples, {}, heard=heard)
+    return this.lists_at(0, this.node_outputs([spikes.values])[0])
+
+
+def apply(transform: transforms.Made, spikes: SpikeBatch) -> SpikeBatch:
+    """The lists that a transform makes, without gradient."""
+    chain = Chain({}, {}, {"": spikes.n_neurons}, learns=[False])
+    chain.add(transform, "", 0)
+    return chain.forward([lists_for(spikes)], spikes.n_steps, spikes.n_samples, {}).lists_at(0)
