@@ -1,4 +1,4 @@
-"""What all tests share: settings of the engine are put back, and Hypothesis does not race a busy machine."""
+"""What all tests share: settings of the engine are put back, Hypothesis does not race a busy machine, and the heart of the suite has a mark."""
 
 from __future__ import annotations
 
@@ -18,6 +18,40 @@ from sparsesnn.wording import printable
 # On a loaded machine an example may take any time; the examples themselves are the same in each run.
 settings.register_profile("sparsesnn", deadline=None, derandomize=True)
 settings.load_profile("sparsesnn")
+
+
+#: the folders whose fast tests are the heart of the suite, which `./dev test` runs
+HEART = ("description", "engine", "gradients")
+#: with some rows of every other folder
+SMOKE = (
+    "cli/test_cli.py::test_train_print_rerun_and_eval",
+    "cli/test_commands_data.py::test_build_verify_info_clear",
+    "data/test_binning.py::test_rules_for_duplicates",
+    "data/test_cache.py::test_round_trip_is_the_identity",
+    "data/test_stream.py::test_the_slices_of_all_ranks_are_the_batch_of_one",
+    "dense/test_dense.py::test_network_gradients_are_the_reference",
+    "dense/test_dense_modes.py::test_networks_agree",
+    "ipu/test_ipu_train.py::test_a_resumed_run_ends_with_the_same_bits",
+    "plan/test_cost.py::test_a_prediction_is_what_the_emulated_machine_counts",
+    "plan/test_plan.py::test_ranks_get_slabs_of_the_engine",
+    "ranks/test_comm.py::test_ranks_as_threads",
+    "ranks/test_sharded.py::test_hooks_of_one_rank_alone_hold_nobody_up",
+    "studies/test_sweep.py::test_work_is_counted_by_hand",
+    "train/test_checkpoint.py::test_no_damage_goes_unnoticed",
+    "train/test_engines.py::test_all_engines_take_the_same_steps",
+    "train/test_train.py::test_a_run_learns_and_leaves_its_result",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the heart."""
+    for item in items:
+        path = item.path.relative_to(Path(__file__).parent)
+        is_slow = item.get_closest_marker("slow") is not None
+        row = f"{path.as_posix()}::{item.name.partition('[')[0]}"
+        if row in SMOKE or (path.parts[0] in HEART and not is_slow):
+            item.add_marker("heart")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -42,6 +42,16 @@ def test_files_to_open_hold_what_the_table_says() -> None:
         assert name in (ROOT / path).read_text(encoding="utf-8"), f"{path}: {name}"
 
 
+def test_rows_of_the_heart_exist() -> None:
+    """Those that `./dev test` runs of folders that it does not run whole."""
+    text = (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8")
+    rows = re.findall(r'"(\S+)::(test_\w+)"', text)
+    folders = {folder.name for folder in (ROOT / "tests").iterdir() if any(folder.glob("test_*.py"))}
+    assert folders - {path.split("/")[0] for path, _ in rows} == {"description", "engine", "gradients", "cluster"}
+    for path, name in rows:
+        assert f"def {name}(" in (ROOT / "tests" / path).read_text(encoding="utf-8"), f"{path}: {name}"
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A copy of the sources, links as links, with the compiled engine."""
@@ -250,14 +260,101 @@ def test_the_header_of_a_neuron_model(tree: Path) -> None:
     compiled(tree, ROOT / "tests/cpp/test_neuron.cpp")
 
 
+ODD: dict[str, Edit] = {
+    "host/src/transforms/odd.cpp": new(
+        """#include <nanobind/nanobind.h>
+
+#include "transform.h"
+
+namespace nb = nanobind;
+
+namespace sparsesnn {
+namespace {
+
+// Lists of the odd neurons.
+struct OddOnes : Transformed {
+  Array<std::int64_t> slots;
+  void pull(const float* d_made, float* d_read) const override {
+    for (std::size_t j = 0; j < slots.size(); ++j) d_read[j] = slots[j] < 0 ? 0.0f : d_made[slots[j]];
+  }
+};
+
+struct Odd : Transform {
+  explicit Odd(int n) : Transform(n, n) {}
+  const char* name() const override { return "odd"; }
+  std::unique_ptr<Transformed> run(const Lists& lists, int n_steps, int n_samples, nb::handle) const override {
+    const std::size_t n_lists = std::size_t(n_steps) * n_samples, n = lists.offsets[n_lists];
+    auto made = std::make_unique<OddOnes>();
+    made->n_steps = n_steps;
+    made->offsets = Array<std::int64_t>::zeros(n_lists + 1);
+    made->n_spikes = Array<std::int32_t>::zeros(n_lists);
+    made->ids = Array<unsigned char>(2 * n);
+    made->slots = Array<std::int64_t>(n);
+    std::int64_t end = 0;
+    for (std::size_t i = 0; i < n_lists; ++i) {
+      for (std::int64_t j = lists.offsets[i]; j < lists.offsets[i + 1]; ++j) {
+        made->slots[j] = lists.id(j) % 2 ? end : -1;
+        if (lists.id(j) % 2 == 0) continue;
+        made->n_spikes[i] += j < lists.offsets[i] + lists.n_spikes[i];
+        reinterpret_cast<std::uint16_t*>(made->ids.data())[end++] = std::uint16_t(lists.id(j));
+      }
+      made->offsets[i + 1] = end;
+    }
+    return made;
+  }
+};
+
+const Kind kind([](nb::module_& m) { nb::class_<Odd, Transform>(m, "Odd").def(nb::init<int>()); });
+
+}  // namespace
+}  // namespace sparsesnn
+"""
+    ),
+    "sparsesnn/engines/cpu/transforms.py": lambda before: before.replace(
+        """#: in the order in which spikes go through them
+KINDS = (dropout, resume, delay, pool)
+""",
+        """import os
+
+
+def odd(way: Way) -> list[Made]:
+    return [Made(_core.Odd(way.c.n_pre), "odd")] if "ODD" in os.environ else []
+
+
+KINDS = (dropout, resume, delay, odd, pool)
+""",
+    ),
+}
+#: the engine with the toy against the same engine without it, whose input lacks the even neurons
+ODD_RUNS = """
+import os
+x = (torch.rand(11, 3, 9, generator=torch.Generator().manual_seed(1)) < 0.4).float()
+found = []
+for toy in (False, True):
+    model = ss.Model(ss.Network.chain(ss.Input(9), ss.LI(4)), seed=1)
+    dense = x.clone().requires_grad_()
+    given = dense if toy else dense * (torch.arange(9) % 2)
+    os.environ.update({"ODD": "1"} if toy else {})
+    output = model(ss.SpikeBatch.from_dense(given, gradient="all"))
+    output.potentials.square().sum().backward()
+    odd = dense.grad[..., 1::2]
+    found.append((output.potentials.detach(), model.layers["output"].sender_weights[0].grad, odd))
+    if toy:
+        assert not dense.grad[..., ::2].any() and odd.any()
+for one, other in zip(*found):
+    torch.testing.assert_close(one, other)
+"""
+
+
 @pytest.mark.slow
-def test_a_neuron_model_in_the_engine(tree: Path) -> None:
+def test_a_neuron_model_and_a_transform_in_the_engine(tree: Path) -> None:
     """The engine built again, for the plainest instruction set."""
     for needed in ("cmake", "ninja"):
         if shutil.which(needed) is None:
             pytest.skip(f"there is no {needed}")
     nanobind = pytest.importorskip("nanobind", reason="nanobind is needed to build the engine")
     add_perfect(tree)
+    add(tree, "A transform of lists", "odd", ODD, at_most=2)
     defined = {
         "nanobind_DIR": nanobind.cmake_dir(),
         "Python_EXECUTABLE": sys.executable,
@@ -278,6 +375,7 @@ from sparsesnn import layers
 {PERFECT}
 assert "perfect" in _core.neuron_models()
 compare(network, [("cpu", {{}}), ("dense", {{"dense_mode": "fused"}})])
+{ODD_RUNS}
 print("fine")
 """
     assert python(tree, code) == "fine\n"

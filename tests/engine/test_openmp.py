@@ -60,6 +60,7 @@ def runtimes_can_pause() -> bool:
     return all(hasattr(ctypes.CDLL(path), "omp_pause_resource_all") for path in runtimes)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not runtimes_can_pause(), reason="PyTorch's OpenMP is older than 5.0: it keeps its idle threads")
 def test_idle_threads_go_and_come_back(tmp_path: Path) -> None:
     code = """
@@ -83,12 +84,14 @@ for _ in range(100):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_child_of_a_fork_waits_for_nobody(tmp_path: Path) -> None:
     """It has PyTorch's pool without its threads, and would wait for them for ever."""
     done = python(PYTORCH + ENGINE + "run()\nsum_on_threads()" + FORK.format(late="pass"), tmp_path)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_child_that_loads_the_engine_waits_for_nobody(tmp_path: Path) -> None:
     late = f"exec({ENGINE!r})"
     done = python(PYTORCH + FORK.format(late=late), tmp_path)
