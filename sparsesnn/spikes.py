@@ -451,14 +451,36 @@ class SpikeBatch:
     # ---- Validation -----------------------------------------------------------------------------------------------
 
     def validate(self) -> SpikeBatch:
-        """Returns self; raises `ShapeError` or `SpikeListError` naming the first list that breaks an invariant."""
+        """Returns self; raises `ShapeError` or `SpikeListError` naming the first list that breaks an invariant.
+
+        Lists on another device are checked there; only those that break an invariant are copied, to name the first.
+        """
         from sparsesnn import _core
 
         self.check_form()
+        if self.device.type != "cpu" and self._holds():
+            return self
         offsets, ids, n_spikes = (x.detach().cpu().numpy() for x in (self.offsets, self.ids, self.n_spikes))
         values = self.values.detach().cpu().contiguous().numpy() if self.graded and self.values is not None else None
         _core.Lists(offsets, ids, n_spikes, values).check(self.n_neurons, self.n_samples, "SpikeBatch")
         return self
+
+    def _holds(self) -> bool:
+        """Whether the lists keep every invariant, found out where they lie."""
+        offsets, n_listed, n_spikes = self.offsets, self.n_listed, self.n_spikes
+        rise = (n_listed >= 0).all() & (n_spikes >= 0).all() & (n_spikes <= n_listed).all()
+        if not bool(rise & (offsets[0] == 0) & (offsets[-1] == self.ids.numel())):
+            return False
+        ids = self.ids.long()
+        begins = torch.zeros(
+            len(ids) + 1, dtype=torch.bool, device=self.device
+        )  # of the spikes, and of the near-spikes, of a list
+        begins[offsets] = True
+        begins[offsets[:-1] + n_spikes] = True
+        good = ((ids >= 0) & (ids < self.n_neurons)).all() & (begins[1 : len(ids)] | (ids[1:] > ids[:-1])).all()
+        if self.graded and self.values is not None:
+            good &= torch.isfinite(self.values.detach()).all()
+        return bool(good)
 
     def check_form(self) -> None:
         """`ShapeError` unless types and sizes are consistent; the contents of the lists are not checked."""

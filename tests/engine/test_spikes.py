@@ -497,6 +497,7 @@ def test_errors_of_slicing() -> None:
 )
 def test_every_reader_names_what_is_wrong(changes: dict[str, Any], error: type[Exception], message: str) -> None:
     batch = replace(with_near_spikes(), **changes)
+    assert error is ShapeError or not batch._holds()  # as lists on another device are checked
     readers: list[Any] = [batch.validate, batch.to_dense, batch.counts, lambda: batch.steps(0, 1), lambda: batch[[0]]]
     if batch.n_neurons in (4, 5):
         network = ss.parse_net(f"{batch.n_neurons}-3-2")
@@ -511,6 +512,24 @@ def test_every_reader_names_what_is_wrong(changes: dict[str, Any], error: type[E
         with pytest.raises(error, match=message):
             use()
     assert program.step == 0
+
+
+@pytest.mark.parametrize("n", [1, 5, 70_000])
+def test_good_lists_hold_wherever_they_lie(n: int) -> None:
+    """The check of lists on another device, here on the CPU: it must agree with the engine's."""
+    generator = torch.Generator().manual_seed(n)
+    for density in (0.0, 0.3, 1.0):
+        dense = (torch.rand(3, 2, n, generator=generator) < density).float()
+        for gradient in ("none", "all"):
+            batch = SpikeBatch.from_dense(dense.requires_grad_(gradient == "all"), gradient=gradient)
+            assert batch._holds()
+            if len(batch.ids) > n + 1 > 2:
+                swapped = batch.ids.long().roll(1).to(batch.ids.dtype)
+                assert not replace(batch, ids=swapped)._holds()
+    graded = SpikeBatch.from_dense(2.0 * torch.ones(2, 1, 3), graded=True)
+    assert graded._holds()
+    assert graded.values is not None
+    assert not replace(graded, values=graded.values * torch.inf)._holds()
 
 
 def on_ranks(network: ss.Network, grid: tuple[int, int], batch: SpikeBatch) -> None:
