@@ -26,9 +26,10 @@ from torch import Tensor, nn
 
 from sparsesnn import _core
 from sparsesnn.delays import Delays
+from sparsesnn.engines.dropout import Heard
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import DescriptionError
-from sparsesnn.host.comm import Communicator, make_grid, simulate
+from sparsesnn.host.comm import Communicator, Grid, make_grid, simulate
 from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator
 from sparsesnn.network import Connection, Network, parse_net
@@ -49,6 +50,8 @@ class Case:
         graded: input spikes are counts of 1 to 3.
         replicas, shards: the grid.
         options: arguments of `Model`.
+        drops: with dropout of spikes.
+        hooked: ranks and layers with a hook: that rank then runs layer by layer.
     """
 
     network: Network
@@ -60,6 +63,24 @@ class Case:
     silent: int = 0
     graded: bool = False
     options: tuple[tuple[str, Any], ...] = ()
+    drops: bool = False
+    hooked: tuple[tuple[int, str], ...] = ()
+
+    def heard(self, first: int) -> Heard | None:
+        """Which spikes of the samples from `first` on stay: four in five; None: all."""
+
+        def stays(population: int, step: Any, sample: Any, neuron: Any) -> Any:
+            return (7 * step + 13 * (sample + first) + 31 * neuron + population) % 5 != 0
+
+        return stays if self.drops else None
+
+    def on_rank(self, grid: Grid) -> Model:
+        """The model of one rank, with its hooks."""
+        model = self.model(grid=grid)
+        for rank, layer in self.hooked:
+            if rank == grid.world.rank:
+                model.layers[layer].register_forward_hook(lambda *_: None)
+        return model
 
     @property
     def ranks(self) -> int:
@@ -138,9 +159,11 @@ def lists_of(output: Output) -> list[tuple[str, SpikeBatch]]:
 def alone(case: Case) -> Expected:
     """The case in one process."""
     model, spikes = case.model(), case.spikes()
-    output = model(spikes)
+    output = model(spikes, heard=case.heard(0))
     loss_of(output, 0, case.n_samples).backward()
-    following = model(spikes)  # of the next training step, in which full lists keep other candidates
+    following = model(
+        spikes, heard=case.heard(0)
+    )  # of the next training step, in which full lists keep other candidates
     return Expected(
         {name: replace(lists, values=None) for name, lists in lists_of(output)},
         {name: replace(lists, values=None) for name, lists in lists_of(following)},
@@ -155,13 +178,13 @@ def compare(case: Case, expected: Expected, world: Communicator) -> None:
     grid = make_grid(world, case.replicas, case.shards)
     first, last = samples_of(grid.replicas.rank, case.replicas, case.n_samples)
     spikes = case.spikes()[first:last]
-    own = case.model(grid=grid)
-    output = own(spikes, first_sample=first)
+    own, heard = case.on_rank(grid), case.heard(first)
+    output = own(spikes, heard=heard, first_sample=first)
     loss_of(output, first, case.n_samples).backward()
     own.finish_backward()
     compare_step(case, expected, own, spikes, first, output)
-    own = case.model(grid=grid)
-    _, output = own.learn(spikes, lambda out: loss_of(out, first, case.n_samples), first_sample=first)
+    own = case.on_rank(grid)
+    _, output = own.learn(spikes, lambda out: loss_of(out, first, case.n_samples), heard=heard, first_sample=first)
     own.finish_backward()
     compare_step(case, expected, own, spikes, first, output)
 
@@ -170,7 +193,7 @@ def compare_step(case: Case, expected: Expected, own: Model, spikes: SpikeBatch,
     """Compares the results of a forward and backward pass."""
     parts, last = own.parts, first + spikes.n_samples
     assert parts is not None
-    following = own(spikes, first_sample=first)
+    following = own(spikes, heard=case.heard(first), first_sample=first)
     assert [name for name, _ in lists_of(output)] == list(expected.lists) == list(output.spikes)
     for name, lists in lists_of(following):
         assert np.array_equal(lists.ids.numpy(), expected.next_lists[name][first:last].ids.numpy()), f"{name}: next"
@@ -210,6 +233,7 @@ def random_case(seed: int, n_ranks: int) -> Case:
         break
     replicas = r.choice([n for n in range(1, n_ranks + 1) if n_ranks % n == 0])
     most = 40 if network.is_matrices else 25
+    hooked = [(rank, name) for rank in range(n_ranks) for name in network.receivers() if r.random() < 0.3]
     return Case(
         network,
         replicas,
@@ -220,6 +244,8 @@ def random_case(seed: int, n_ranks: int) -> Case:
         silent=r.choice((0, 0, 10)),
         graded=r.random() < 0.2,
         options=(("weight_dtype", "bfloat16"),) if r.random() < 0.1 and network.is_matrices else (),
+        drops=r.random() < 0.3,
+        hooked=tuple(hooked) if r.random() < 0.4 else (),
     )
 
 

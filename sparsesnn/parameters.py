@@ -141,6 +141,7 @@ class PopulationModule(nn.Module):
         self._orders: dict[str, tuple[Tensor, Tensor]] = {}
         self.wiring: Any = None  # for the CPU engine, see sparsesnn.engines.cpu.wiring.Wiring
         self.snapshot: Any = None  # for a `LiveModel`, see sparsesnn.engines.cpu.wiring.Snapshot
+        self.tensors_read: Any = None  # for ranks, see sparsesnn.engines.ranks.runner.RanksRunner.layers_run
         self.part: Any = None  # for a layer shared by ranks, see sparsesnn.engines.ranks.layer.Part
         self.incoming = tuple(
             c._replace(synapses=described_synapses(c.synapses, f"connection {c.name}: synapses")) for c in incoming

@@ -158,9 +158,9 @@ std::shared_ptr<PyRun> run_layer(const PyChain& chain, const Node& node, const P
 std::shared_ptr<PyRun> run_transform(const Node& node, const PyPass& pass, int n_samples, nb::handle setting,
                                      bool watched) {
   const Transform& transform = *node.transform;
-  int n_steps = 0;
-  const Lists lists =
-      checked_lists(*pass.runs[node.reads[0]]->lists(), transform.n_read, n_samples, &n_steps, transform.name());
+  const PyRun& from = *pass.runs[node.reads[0]];
+  const Lists lists = checked_lists(*from.lists(), transform.n_read, n_samples, nullptr, transform.name());
+  const int n_steps = static_cast<int>(from.n_steps());
   return std::make_shared<PyRun>(transform.run(lists, n_steps, n_samples, setting), transform.n_made, n_samples,
                                  watched);
 }
@@ -192,7 +192,7 @@ std::shared_ptr<PyPass> forward(const PyChain& chain, const nb::list& inputs, in
       pass->runs.push_back(nb::cast<std::shared_ptr<PyRun>>(input));
     } else {
       auto lists = nb::cast<std::shared_ptr<PyLists>>(input);
-      const int n_list_steps = n_samples ? static_cast<int>(lists->n_spikes.size()) / n_samples : 0;
+      const int n_list_steps = n_samples ? static_cast<int>(lists->n_spikes.size()) / n_samples : n_steps;
       pass->runs.push_back(std::make_shared<PyRun>(
           std::move(lists), chain.n_neurons(static_cast<int>(pass->runs.size())), n_list_steps, n_samples));
     }

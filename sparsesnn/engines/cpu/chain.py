@@ -26,7 +26,6 @@ from sparsesnn.network import Network
 from sparsesnn.output import LayerState
 from sparsesnn.parameters import DELAYS
 from sparsesnn.rotation import list_seed, next_training_step
-from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:
@@ -78,7 +77,6 @@ class Chain:
         nodes: in the order in which they run.
         places: of every input and layer, where nodes read it.
         arrive_at: of every layer, where the lists of its senders are in front of pools.
-        is_plain: gradients are wanted of nothing but parameters that the engine reads as they are.
     """
 
     def __init__(
@@ -103,12 +101,11 @@ class Chain:
         self.arrive_at: dict[str, list[int]] = {}
         self._shared: dict[tuple[int, Hashable], int] = {}
         self.chain = _core.Chain(self.learns, shards)
-        self.is_plain, in_place = not any(self.learns), True
+        in_place = True
         for name, layer in self.layers.items():
             tensors = self._add_layer(name, layer)
             own = {id(x) for x in (*layer._parameters.values(), *layer._buffers.values())}
             in_place = in_place and all(id(x) in own and x.is_contiguous() for x in tensors.values())
-            self.is_plain = self.is_plain and _learns_as_read(layer)
         self.counts = any(layer.training_steps is not None for layer in self.layers.values())
         self.key = self.key_of(self.layers, self.learns) if in_place else None
 
@@ -137,7 +134,7 @@ class Chain:
     def _add_layer(self, name: str, layer: Any) -> dict[str, Tensor]:
         """Adds a layer, and the transforms between it and its senders; returns its tensors."""
         try:
-            tensors = layer.snapshot.tensors if layer.snapshot else layer_tensors(layer)
+            tensors = layer.snapshot.tensors if layer.snapshot else layer.tensors_read or layer_tensors(layer)
         except NumericError as error:
             raise NumericError(f"{name}: {error}" if name else str(error)) from None
         learnt = {key: x for key, x in tensors.items() if x.requires_grad} if torch.is_grad_enabled() else {}
@@ -205,6 +202,10 @@ class Chain:
 
     # ---- passes ------------------------------------------------------------------------------------------------
 
+    def saves(self, name: str) -> bool:
+        """Whether a backward pass may come through a layer."""
+        return self._saves(self.places[name])
+
     def training_steps(self) -> dict[str, int]:
         """By layer, of a pass that begins a sequence; counted on if a layer counts."""
         return {name: next_training_step(layer) if self.counts else 0 for name, layer in self.layers.items()}
@@ -248,11 +249,6 @@ class Chain:
         packed = layer.part.packed if layer.part else None
         wiring = Wiring.of(layer)
         return seed, 0, None, None, [packed.get(x) for x in (*wiring.senders, *wiring.loops)] if packed else None
-
-
-def _learns_as_read(layer: Any) -> bool:
-    learnt = {name for name, x in layer._parameters.items() if x is not None and x.requires_grad}
-    return layer.weight_dtype not in BITS and learnt <= Wiring.of(layer).read_as_they_are
 
 
 def learns_values(spikes: SpikeBatch) -> bool:

@@ -11,21 +11,28 @@ from torch import Tensor
 
 from sparsesnn.engines.cpu.chain import Chain
 from sparsesnn.engines.cpu.chain_pass import ChainPass
+from sparsesnn.engines.cpu.wiring import Wiring
 from sparsesnn.loss import CrossEntropy
 from sparsesnn.output import LayerState, Lazily, Output
+from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
+
+
+def learns_as_read(layers: Iterable[Any]) -> bool:
+    """Whether the engine reads the parameters that learn where they lie."""
+    for layer in layers:
+        learnt = {name for name, x in layer._parameters.items() if x is not None and x.requires_grad}
+        if layer.weight_dtype in BITS or not learnt <= Wiring.of(layer).read_as_they_are:
+            return False
+    return True
 
 
 def learns_alone(chain: Chain, output: str) -> bool:
     """Whether `learn` does what autograd would: what learns is not computed from something else, and no hook sees gradients on their way."""
-    return (
-        chain.is_plain
-        and chain.nodes[chain.places[output] - chain.n_inputs].saves
-        and not any(
-            not x.is_leaf or x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None)
-            for node in chain.nodes
-            for x in node.learnt.values()
-        )
+    return chain.saves(output) and not any(
+        not x.is_leaf or x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None)
+        for node in chain.nodes
+        for x in node.learnt.values()
     )
 
 

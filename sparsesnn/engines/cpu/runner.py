@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from sparsesnn.engines.cpu import live, transforms
 from sparsesnn.engines.cpu.chain import Chain, learns_values, network_chain
 from sparsesnn.engines.cpu.chain_pass import ChainPass
 from sparsesnn.engines.cpu.hooks import any_hooks
-from sparsesnn.engines.cpu.learn import learn, learns_alone
+from sparsesnn.engines.cpu.learn import learn, learns_alone, learns_as_read
 from sparsesnn.engines.cpu.lists import engine_lists
 from sparsesnn.engines.cpu.single import apply, run_layer, thinned
 from sparsesnn.engines.runner import Runner
@@ -96,8 +97,10 @@ class CpuRunner(Runner):
         heard: Heard | None,
         first_sample: int,
     ) -> tuple[Tensor, Output] | None:
-        layers = model.layers._modules
-        if not isinstance(spikes, SpikeBatch) or any_hooks((model, *layers.values())):
+        layers = list(model.layers._modules.values())
+        if not isinstance(spikes, SpikeBatch) or learns_values(spikes) or any_hooks((model, *layers)):
+            return None
+        if not learns_as_read(layers):
             return None
         chain = self._chain(model, spikes, heard is not None, False)
         if not learns_alone(chain, model.network.output):
@@ -131,7 +134,7 @@ class CpuRunner(Runner):
         hidden: bool = False,
     ) -> ChainPass:
         steps = {name: past[name].training_step for name in chain.layers} if past else chain.training_steps()
-        with self.layers_run(chain.layers):
+        with self.packed(chain.layers):
             return chain.forward(
                 [engine_lists(spikes)],
                 spikes.n_steps,
@@ -142,6 +145,10 @@ class CpuRunner(Runner):
                 first_sample=first_sample,
                 hidden=hidden,
             )
+
+    def packed(self, layers: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+        """While it holds, ranks may share weights in the order in which the engine reads them."""
+        return contextlib.nullcontext()
 
     # ---- networks that run continuously ------------------------------------------------------------------------
 

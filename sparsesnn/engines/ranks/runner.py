@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparsesnn.engines.cpu.runner import CpuRunner
 from sparsesnn.engines.cpu.single import thinned
+from sparsesnn.engines.cpu.wiring import layer_tensors
 from sparsesnn.engines.ranks.parts import AT_ONCE, Parts
 from sparsesnn.host.comm import Grid
 from sparsesnn.network import Network
@@ -30,8 +31,21 @@ class RanksRunner(CpuRunner):
         number = list(model.network.populations).index(population)
         return thinned(spikes, number, heard, self.parts.around(population))
 
-    def layers_run(self, layers: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+    def packed(self, layers: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
         return self.parts.packed(layers)
+
+    @contextlib.contextmanager
+    def layers_run(self, layers: Mapping[str, Any]) -> Iterator[None]:
+        """Reads the tensors of all layers first, as a chain of the network does: reading some, and their backward pass, exchanges messages,
+        and other ranks may run that chain."""
+        for layer in layers.values():
+            layer.tensors_read = layer_tensors(layer)
+        try:
+            with self.packed(layers):
+                yield
+        finally:
+            for layer in layers.values():
+                layer.tensors_read = None
 
     def begin_backward(self, n_samples: int, first_sample: int) -> None:
         if self.parts.reduction:
