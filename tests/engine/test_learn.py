@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sparsesnn import LI, LIF, Connection, Input, Layer, Model, Network, Output, SpikeBatch, parse_net
-from sparsesnn.engines.cpu.learn import learns_as_read
+from sparsesnn.engines.cpu.chain import learns_as_read
 from sparsesnn.errors import ShapeError, SpikeListError
 from sparsesnn.loss import CrossEntropy
 from sparsesnn.parameters import Incoming

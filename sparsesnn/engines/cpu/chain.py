@@ -8,7 +8,7 @@ gradient of this graph.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from sparsesnn.network import Network
 from sparsesnn.output import LayerState
 from sparsesnn.parameters import DELAYS
 from sparsesnn.rotation import list_seed, next_training_step
+from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:
@@ -77,6 +78,10 @@ class Chain:
         nodes: in the order in which they run.
         places: of every input and layer, where nodes read it.
         arrive_at: of every layer, where the lists of its senders are in front of pools.
+        layer_nodes: the number of each layer's node.
+        layer_saves: by layer, whether a backward pass may come through.
+        fires: the layers that put out lists.
+        is_plain: gradients are wanted of nothing but parameters that the engine reads where they lie.
     """
 
     def __init__(
@@ -101,11 +106,15 @@ class Chain:
         self.arrive_at: dict[str, list[int]] = {}
         self._shared: dict[tuple[int, Hashable], int] = {}
         self.chain = _core.Chain(self.learns, shards)
+        self.layer_nodes: dict[str, int] = {}
+        self.layer_saves: dict[str, bool] = {}
         in_place = True
         for name, layer in self.layers.items():
             tensors = self._add_layer(name, layer)
             own = {id(x) for x in (*layer._parameters.values(), *layer._buffers.values())}
             in_place = in_place and all(id(x) in own and x.is_contiguous() for x in tensors.values())
+        self.fires = [name for name, layer in self.layers.items() if isinstance(layer.population, Population)]
+        self.is_plain = not any(self.learns) and learns_as_read(self.layers.values())
         self.counts = any(layer.training_steps is not None for layer in self.layers.values())
         self.key = self.key_of(self.layers, self.learns) if in_place else None
 
@@ -171,6 +180,7 @@ class Chain:
         )
         self.nodes.append(Node(name, reads, sources, layer.population.n, None, own, saves))
         self.places[name] = self.n_inputs + len(self.nodes) - 1
+        self.layer_nodes[name], self.layer_saves[name] = len(self.nodes) - 1, saves
         self.arrive_at[name] = sources
         return tensors
 
@@ -202,10 +212,6 @@ class Chain:
 
     # ---- passes ------------------------------------------------------------------------------------------------
 
-    def saves(self, name: str) -> bool:
-        """Whether a backward pass may come through a layer."""
-        return self._saves(self.places[name])
-
     def training_steps(self) -> dict[str, int]:
         """By layer, of a pass that begins a sequence; counted on if a layer counts."""
         return {name: next_training_step(layer) if self.counts else 0 for name, layer in self.layers.items()}
@@ -233,7 +239,9 @@ class Chain:
         states = past or {}
         call = transforms.Call(n_samples, states, heard)
         settings = [
-            node.transform.setting(call) if node.transform else self._setting(node.layer, training_steps, states)
+            self._setting(node.layer, training_steps, states)
+            if node.transform is None
+            else node.transform.setting(call)
             for node in self.nodes
         ]
         made = self.chain.forward(list(inputs), n_steps, n_samples, settings, hidden, first_sample)
@@ -246,9 +254,19 @@ class Chain:
         seed = list_seed(layer.rotation_seed, training_steps[name])
         if before is not None:
             return seed, before.step, states_of(layer, before), own_before(layer, before), None
-        packed = layer.part.packed if layer.part else None
+        if not layer.part or not layer.part.packed:
+            return seed, 0, None, None, None
         wiring = Wiring.of(layer)
-        return seed, 0, None, None, [packed.get(x) for x in (*wiring.senders, *wiring.loops)] if packed else None
+        return seed, 0, None, None, [layer.part.packed.get(x) for x in (*wiring.senders, *wiring.loops)]
+
+
+def learns_as_read(layers: Iterable[Any]) -> bool:
+    """Whether the engine reads the parameters that learn where they lie."""
+    for layer in layers:
+        learnt = {name for name, x in layer._parameters.items() if x is not None and x.requires_grad}
+        if layer.weight_dtype in BITS or not learnt <= Wiring.of(layer).read_as_they_are:
+            return False
+    return True
 
 
 def learns_values(spikes: SpikeBatch) -> bool:

@@ -48,11 +48,11 @@ class ChainPass:
 
     def run(self, name: str) -> _core.Run:
         """What a layer gave back."""
-        return self.runs[self.chain.places[name] - self.chain.n_inputs]
+        return self.runs[self.chain.layer_nodes[name]]
 
     def lists(self, name: str, values: Tensor | None = None) -> SpikeBatch:
         """The lists of a layer."""
-        return self.lists_at(self.chain.places[name] - self.chain.n_inputs, values)
+        return self.lists_at(self.chain.layer_nodes[name], values)
 
     def lists_at(self, k: int, values: Tensor | None = None) -> SpikeBatch:
         """The lists of a node; `values`: as autograd sees them."""

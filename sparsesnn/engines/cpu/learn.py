@@ -11,28 +11,21 @@ from torch import Tensor
 
 from sparsesnn.engines.cpu.chain import Chain
 from sparsesnn.engines.cpu.chain_pass import ChainPass
-from sparsesnn.engines.cpu.wiring import Wiring
 from sparsesnn.loss import CrossEntropy
 from sparsesnn.output import LayerState, Lazily, Output
-from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
-
-
-def learns_as_read(layers: Iterable[Any]) -> bool:
-    """Whether the engine reads the parameters that learn where they lie."""
-    for layer in layers:
-        learnt = {name for name, x in layer._parameters.items() if x is not None and x.requires_grad}
-        if layer.weight_dtype in BITS or not learnt <= Wiring.of(layer).read_as_they_are:
-            return False
-    return True
 
 
 def learns_alone(chain: Chain, output: str) -> bool:
     """Whether `learn` does what autograd would: what learns is not computed from something else, and no hook sees gradients on their way."""
-    return chain.saves(output) and not any(
-        not x.is_leaf or x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None)
-        for node in chain.nodes
-        for x in node.learnt.values()
+    return (
+        chain.is_plain
+        and chain.layer_saves[output]
+        and not any(
+            not x.is_leaf or x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None)
+            for node in chain.nodes
+            for x in node.learnt.values()
+        )
     )
 
 
@@ -58,8 +51,7 @@ def learn(
     potentials: Any = run.potentials  # None if the last layer fires
     in_engine = loss if isinstance(loss, CrossEntropy) and loss.is_whole() and loss.fits_engine(potentials) else None
     leaves: dict[str, Tensor] = {}
-    saves = {node.layer: node.saves for node in chain.nodes if node.transform is None}
-    fires = [node.layer for node in chain.nodes if node.transform is None and this.run(node.layer).potentials is None]
+    saves, fires = chain.layer_saves, chain.fires
 
     def leaf(name: str, x: Tensor) -> Tensor:
         leaves[name] = x.requires_grad_(saves[name])
@@ -99,9 +91,12 @@ def learn(
 
     def take(k: int, gradients: list[np.ndarray]) -> None:
         """While sums over replicas travel, the layers before this one run backwards."""
-        found = this.of_node(k, gradients)
         learnt = chain.nodes[k].learnt
-        _add_gradients([learnt[name] for name in found], found.values())
+        if chain.parts is None and chain.nodes[k].transform is None:
+            _add_gradients(learnt.values(), gradients)
+        else:
+            found = this.of_node(k, gradients)
+            _add_gradients([learnt[name] for name in found], found.values())
 
     chain.chain.backward(this.made, d_out, take, this.n_batch)
     if chain.shards:

@@ -54,9 +54,9 @@ class LiveCall:
         )
         sent: dict[str, SpikeBatch] = {}
         potentials, after = None, {}
-        for name in self.layers:
-            if (found := this.run(name).potentials) is None:
-                sent[name] = this.lists(name)
+        for name, k in this.chain.layer_nodes.items():
+            if (found := this.runs[k].potentials) is None:
+                sent[name] = this.lists_at(k)
             elif name == self.network.output:
                 potentials = torch.from_numpy(found)
             after[name] = this.state(name, sent.get(name))

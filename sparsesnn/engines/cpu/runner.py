@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from sparsesnn.engines.cpu import live, transforms
-from sparsesnn.engines.cpu.chain import Chain, learns_values, network_chain
+from sparsesnn.engines.cpu.chain import Chain, learns_as_read, learns_values, network_chain
 from sparsesnn.engines.cpu.chain_pass import ChainPass
 from sparsesnn.engines.cpu.hooks import any_hooks
-from sparsesnn.engines.cpu.learn import learn, learns_alone, learns_as_read
+from sparsesnn.engines.cpu.learn import learn, learns_alone
 from sparsesnn.engines.cpu.lists import engine_lists
 from sparsesnn.engines.cpu.single import apply, run_layer, thinned
 from sparsesnn.engines.runner import Runner
@@ -83,7 +83,8 @@ class CpuRunner(Runner):
         layers = model.layers._modules
         if any_hooks(layers.values()):
             return None
-        chain = self._chain(model, data, heard is not None, bool(past))
+        which = model, data, heard is not None, bool(past)
+        chain = self._kept(*which) or self._chain(*which)
         this = self._forward(chain, data, past, heard, first_sample)
         outputs: dict[str, Any] = this.outputs([data.values])
         states = {name: this.state(name, x if isinstance(x, SpikeBatch) else None) for name, x in outputs.items()}
@@ -100,9 +101,11 @@ class CpuRunner(Runner):
         layers = list(model.layers._modules.values())
         if not isinstance(spikes, SpikeBatch) or learns_values(spikes) or any_hooks((model, *layers)):
             return None
-        if not learns_as_read(layers):
-            return None
-        chain = self._chain(model, spikes, heard is not None, False)
+        chain = self._kept(model, spikes, heard is not None, False)
+        if chain is None:
+            if not learns_as_read(layers):
+                return None  # the tensors over ranks are read once, by the pass through autograd
+            chain = self._chain(model, spikes, heard is not None, False)
         if not learns_alone(chain, model.network.output):
             return None
         this = self._forward(chain, spikes, {}, heard, first_sample, hidden=True)
@@ -113,16 +116,24 @@ class CpuRunner(Runner):
 
         return learn(this, loss, model.network.output, input_state)
 
+    def _kept(self, model: Model, spikes: SpikeBatch, thins: bool, continues: bool) -> Chain | None:
+        """The last chain, if it still holds."""
+        chain = self.chains.get((thins, continues))
+        return chain if chain is not None and chain.holds(model.layers._modules, [learns_values(spikes)]) else None
+
     def _chain(self, model: Model, spikes: SpikeBatch, thins: bool, continues: bool) -> Chain:
+        """A chain of the network as it is now."""
         layers: Mapping[str, Any] = model.layers._modules
-        learns = [learns_values(spikes)]
-        kept = self.chains.get((thins, continues))
-        if kept is None or not kept.holds(layers, learns):
-            kept = network_chain(
-                model.network, layers, learns=learns, thins=thins, continues=continues, parts=self.parts
-            )
-            self.chains[thins, continues] = kept
-        return kept
+        chain = network_chain(
+            model.network,
+            layers,
+            learns=[learns_values(spikes)],
+            thins=thins,
+            continues=continues,
+            parts=self.parts,
+        )
+        self.chains[thins, continues] = chain
+        return chain
 
     def _forward(
         self,
