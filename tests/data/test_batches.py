@@ -177,7 +177,7 @@ def test_the_call_by_itself_works():
         ({"ids": np.zeros((1, 3), np.uint16)}, "ids must be a flat array"),
         ({"n_spikes": np.zeros(4, np.uint8)}, r"n_spikes must be .* with the shape \[samples, steps\]"),
         ({"n_spikes": np.zeros((2, 2), np.int64)}, "n_spikes must be uint8, uint16 or int32"),
-        ({"sample_starts": np.array([0, 3])}, "one entry more than there are samples"),
+        ({"sample_starts": np.array([0, 3])}, "one entry more than the number of samples"),
         ({"chosen": np.array([2])}, "chosen holds 2; allowed: 0 to 1"),
         ({"chosen": np.array([-1])}, "chosen holds -1"),
         ({"chosen": np.array([[0]])}, "chosen must be flat"),

@@ -338,7 +338,7 @@ def test_real_images(tmp_path: Path) -> None:
     torch.testing.assert_close(
         spikes.mean(0)[3], torch.from_numpy(pixels[0].reshape(-1) / np.float32(255)), rtol=0, atol=0.15
     )
-    with pytest.raises(ConfigError, match=r"mnist has images of \(1, 9, 9\), net '1x8x8:10' reads others"):
+    with pytest.raises(ConfigError, match=r"mnist has images of \(1, 9, 9\), which do not fit net '1x8x8:10'"):
         replace(workload, net="1x8x8:10").spikes()
     with pytest.raises(ConfigError, match="images are given, but net '784-10' reads none"):
         replace(workload, net="784-10")

@@ -189,7 +189,8 @@ def test_nothing_is_left():
     for _ in range(3):
         simulate(2, run)
     gc.collect()
-    assert (n_files(), n_maps()) == (files, maps)
+    assert n_files() <= files  # fewer if an earlier test's are closed by now
+    assert n_maps() <= maps
     assert sorted(Path("/dev/shm").glob("*sparsesnn*")) == names == []
 
 
