@@ -340,5 +340,5 @@ def test_real_images(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match=r"mnist has images of \(1, 9, 9\), which do not fit net '1x8x8:10'"):
         replace(workload, net="1x8x8:10").spikes()
-    with pytest.raises(ConfigError, match="images are given, but net '784-10' reads none"):
+    with pytest.raises(ConfigError, match="images are given, but net '784-10' has no convolutions"):
         replace(workload, net="784-10")
