@@ -141,7 +141,7 @@ group_samples: int = ...
 
 class Run:
     """
-    What a layer or a transform gave back; arrays are NumPy's once they are asked for. None where there is none.
+    The result of a layer or a transform. Arrays become NumPy's when they are asked for; None if there is none.
     """
 
     @property
@@ -159,14 +159,12 @@ class Run:
 
     def perhaps_listed(self) -> object:
         """
-        bool[N], which neurons may stand in any of the lists; all, where nearly all do.
+        bool[N], the neurons that may be in any of the lists; all of them, if nearly all are.
         """
 
     @property
     def values(self) -> object:
-        """
-        Of graded lists those of the entries, else 1 for spikes, 0 for near-spikes.
-        """
+        """The values of graded lists, else 1 for spikes and 0 for near-spikes."""
 
     @property
     def is_graded(self) -> bool:
@@ -180,7 +178,7 @@ class Run:
 
     @property
     def potentials(self) -> object:
-        """Of a readout."""
+        """For a readout."""
 
     @property
     def state(self) -> list:
@@ -230,51 +228,52 @@ class Resume(Transform):
     def __init__(self, n: int) -> None: ...
 
 class Pass:
-    """What a forward pass of a chain left."""
+    """The results of a forward pass of a chain."""
 
     @property
     def runs(self) -> list[Run]:
-        """What each node gave back."""
+        """The result of each node."""
 
 class Chain:
     """
-    Layers and transforms that run one after the other in one call. saves: of every input, whether gradients of its
-    values are wanted. shards: of ranks that share the neurons, an engines/ranks/chain_shards.py; the layers are of this
-    rank's, what they read and put out is whole. A node reads inputs, or n_inputs + an earlier node.
+    Layers and transforms that run one after the other in one call. saves: for each input, whether the gradient of
+    its values is wanted. shards: an engines/ranks/chain_shards.py, if ranks share the neurons; a layer then has this
+    rank's neurons, but its inputs and outputs are those of the whole population.
+    A node reads inputs, by number, or n_inputs + an earlier node.
     """
 
     def __init__(self, saves: Sequence[bool], shards: object | None = ...) -> None: ...
 
     def add_layer(self, name: str, layer: LayerCall, reads: Sequence[int], weight: Sequence[bool], loops: Sequence[bool], delays: Sequence[bool], bias: bool) -> None:
         """
-        A LayerCall, whose lists, sizes and state are not read, and the gradients that are wanted: of the weight of every
-        source and every loop, of the axonal delays of every loop, of the bias; of the model's parameters the spec says it.
+        layer: a LayerCall; its lists, sizes and state are not read. Wanted gradients: the weight of every source and
+        every loop, the axonal delays of every loop, the bias; the spec has those of the model's parameters.
         """
 
     def add_transform(self, name: str, transform: Transform, reads: int, learns: bool = ...) -> None:
-        """learns: the gradient of its parameter is wanted."""
+        """learns: whether the gradient of its parameter is wanted."""
 
     def forward(self, inputs: list, n_steps: int, n_samples: int, settings: list, hidden: bool = ..., first_sample: int = ...) -> Pass:
         """
-        inputs: Lists, or a Run of another chain. settings: of each layer its seed, first step, states, own lists before
-        and packed weights of sources and loops, or None; of a transform what it asks for. hidden: nobody writes to the
-        inputs before `backward`, or `show` of them.
+        inputs: Lists, or a Run of another chain. settings: for a layer its seed, first step, states, own lists of earlier
+        steps, and packed weights of sources and loops, or None; for a transform its own. hidden: nothing writes to the
+        inputs before `backward` or `show`.
         """
 
     def backward(self, pass_: Pass, d_out: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None], take: object, n_batch: int = ...) -> None:
         """
-        After `forward`, once: take(k, gradients) is called with the gradients of node k that are wanted, from the
-        last node on, unless nothing came back to it; with none where this rank has no neurons of it. d_out: of each
-        node the gradient of its list values or potentials, or None. What comes back to a layer's lists is added in
-        the order in which PyTorch's graph adds it: d_out first, then the readers from the last one on. n_batch: 
-        samples of a batch of which these are some, from first_sample on: gradients of weights come as one sum a 
-        branch (find_branches), [K, ...], of neurons' parameters as one a group of group_samples samples, [G, ...].
+        Once after `forward`: calls take(k, gradients) with the wanted gradients of node k, from the last node on, unless
+        no gradient reaches the node; the list is empty if this rank has no neurons of it. d_out: for each node the
+        gradient of its list values or potentials, or None. Gradients of a layer's lists are added in the order of PyTorch's
+        graph: d_out first, then the readers from the last one on. n_batch: samples of the whole batch, of which these are
+        those from first_sample on; gradients of weights then come as one sum a branch (find_branches), [K, ...], those of
+        neurons' parameters as one a group of group_samples samples, [G, ...].
         """
 
     def backward_node(self, pass_: Pass, node: int, d_out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_value: Sequence[bool], n_batch: int = ...) -> tuple:
         """
-        The same of one node, as often as wanted: its gradients, and of each list that it read that of the values, or None, 0 for
-        entries of other ranks.
+        The same for one node, any number of times: its gradients, and for each list that it reads the gradient of the
+        values, or None; 0 for entries of other ranks.
         """
 
 class Exchange:

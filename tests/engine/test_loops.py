@@ -231,7 +231,7 @@ def test_a_history_that_is_too_short_is_refused() -> None:
     model = model_of(network_of((1, 5), LIF(40)))
     state = model(spikes_of(3)).state
     state["b"].history = state["b"].history.steps(1, 5)
-    with pytest.raises(ShapeError, match="4 steps; this layer hears spikes 5 steps later"):
+    with pytest.raises(ShapeError, match="4 steps; this layer receives spikes 5 steps later"):
         model(spikes_of(3), state)
 
 

@@ -1,4 +1,4 @@
-// What Python sees of a chain: layers and transforms that run one after the other in one call, forward and back.
+// The Python bindings of a chain: layers and transforms that run one after the other in one call, forward and back.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -58,7 +58,7 @@ struct PyChain {
   }
 };
 
-// What a forward pass left: the inputs, then what each node gave back.
+// The results of a forward pass: the inputs, then each node.
 struct PyPass {
   std::vector<std::shared_ptr<PyRun>> runs;
   int n_inputs = 0;
@@ -108,7 +108,7 @@ void add_transform(PyChain& chain, const std::string& name, std::shared_ptr<Tran
 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
-// Nobody can change the inputs while the nodes run: they need no look for each of their readers.
+// The inputs cannot change while the nodes run, so they are checked once and not by every reader.
 class InOneCall {
  public:
   InOneCall(PyRun& input, bool watched, bool hidden) : lists_(*input.lists()), watched_(watched), hidden_(hidden) {
@@ -248,7 +248,7 @@ OutputGrads output_grads(const PyRun& run, const In<float>& d_out) {
   return {d_out.data(), once ? 0 : shape[1] * shape[2]};
 }
 
-// Of the gradient of what node k put out, that of this rank's entries or neurons.
+// The part of the gradient of node k's output that belongs to this rank's entries or neurons.
 Arrived arrived_from(const PyChain& chain, std::size_t k, PyRun& run, const In<float>& d_out) {
   const OutputGrads all = output_grads(run, d_out);
   Arrived found;
@@ -296,9 +296,9 @@ nb::list own_gradients(const Wanted& wanted, const PyLayer& layer, LayerGradient
   return own;
 }
 
-// Of the lists that layer node k read, the gradient of this rank's entries; none where it is not wanted. d_value: what
-// the layer's tiles of this rank have for them; empty where it has no tiles. Lists that pools made have no owner:
-// the gradient goes through the pools first.
+// The gradients of the lists that layer node k read, for this rank's entries; lists without a wanted gradient are left
+// out. d_value: the sums of this rank's tiles of the layer; empty if it has no tiles. The entries of pooled lists have
+// no owner, so the gradient goes through pools first.
 struct Returned {
   int read;
   Array<float> d_value;
@@ -357,7 +357,7 @@ NodeGradients layer_back(const PyChain& chain, const PyPass& pass, std::size_t k
     wanted.n_batch = n_batch;
     LayerInput input = layer.input();
     const LayerSaved saved = run->saved(layer);
-    if (layer.exchange && !layer.loops.empty())  // the lists of all ranks, which its loops heard
+    if (layer.exchange && !layer.loops.empty())  // the lists of all ranks, which its loops read
       input.population = checked_lists(*pass.of(k).lists(), layer.spec.n_all(), layer.n_samples, nullptr, "output");
     {
       const nb::gil_scoped_release release;
@@ -454,36 +454,34 @@ nb::tuple backward_node(const PyChain& chain, const PyPass& pass, std::size_t k,
 void register_chain(nb::module_& m) {
   nb::class_<PyRun>(
       m, "Run",
-      "What a layer or a transform gave back; arrays are NumPy's once they are asked for. None where there "
+      "The result of a layer or a transform. Arrays become NumPy's when they are asked for; None if there "
       "is none.")
       .def_prop_ro("call", &PyRun::call, "The LayerCall that was run.")
       .def_prop_ro("offsets", &PyRun::offsets)
       .def_prop_ro("ids", &PyRun::ids)
       .def_prop_ro("n_spikes", &PyRun::n_spikes)
       .def("perhaps_listed", &PyRun::perhaps_listed,
-           "bool[N], which neurons may stand in any of the lists; all, where nearly all do.")
-      .def_prop_ro("values", &PyRun::values,
-                   "Of graded lists those of the entries, else 1 for spikes, 0 for near-spikes.")
+           "bool[N], the neurons that may be in any of the lists; all of them, if nearly all are.")
+      .def_prop_ro("values", &PyRun::values, "The values of graded lists, else 1 for spikes and 0 for near-spikes.")
       .def_prop_ro("is_graded", &PyRun::is_graded, "Whether lists have values.")
       .def_prop_ro("n_steps", &PyRun::n_steps)
       .def_prop_ro("dropped", &PyRun::dropped)
-      .def_prop_ro("potentials", &PyRun::potentials, "Of a readout.")
+      .def_prop_ro("potentials", &PyRun::potentials, "For a readout.")
       .def_prop_ro("state", &PyRun::state, "[B, N] each, in the order of the model.");
   nb::class_<Transform>(m, "Transform", "Lists → lists; see host/src/transforms/transform.h.")
       .def_prop_ro("keeps_neurons", &Transform::keeps_neurons, "Whether each entry stays with its neuron.")
       .def_ro("n_read", &Transform::n_read)
       .def_ro("n_made", &Transform::n_made);
   for (const Kind::Register add : Kind::all()) add(m);
-  nb::class_<PyPass>(m, "Pass", "What a forward pass of a chain left.")
+  nb::class_<PyPass>(m, "Pass", "The results of a forward pass of a chain.")
       .def_prop_ro(
           "runs", [](const PyPass& pass) { return std::vector(pass.runs.begin() + pass.n_inputs, pass.runs.end()); },
-          "What each node gave back.");
-  nb::class_<PyChain>(
-      m, "Chain",
-      "Layers and transforms that run one after the other in one call. saves: of every input, whether "
-      "gradients of its\nvalues are wanted. shards: of ranks that share the neurons, an "
-      "engines/ranks/chain_shards.py; the layers are of this\nrank's, what they read and put out is whole. "
-      "A node reads inputs, or n_inputs + an earlier node.")
+          "The result of each node.");
+  nb::class_<PyChain>(m, "Chain",
+                      "Layers and transforms that run one after the other in one call. saves: for each input, whether "
+                      "the gradient of\nits values is wanted. shards: an engines/ranks/chain_shards.py, if ranks share "
+                      "the neurons; a layer then has this\nrank's neurons, but its inputs and outputs are those of the "
+                      "whole population.\nA node reads inputs, by number, or n_inputs + an earlier node.")
       .def(
           "__init__",
           [](PyChain* self, std::vector<bool> saves, nb::object shards) {
@@ -491,33 +489,28 @@ void register_chain(nb::module_& m) {
             if (!shards.is_none()) self->shards.emplace(std::move(shards));
           },
           "saves"_a, "shards"_a.none() = nb::none())
-      .def(
-          "add_layer", &add_layer, "name"_a, "layer"_a, "reads"_a, "weight"_a, "loops"_a, "delays"_a, "bias"_a,
-          "A LayerCall, whose lists, sizes and state are not read, and the gradients that are wanted: of the weight of "
-          "every\nsource and every loop, of the axonal delays of every loop, of the bias; of the model's parameters "
-          "the "
-          "spec says it.")
+      .def("add_layer", &add_layer, "name"_a, "layer"_a, "reads"_a, "weight"_a, "loops"_a, "delays"_a, "bias"_a,
+           "layer: a LayerCall; its lists, sizes and state are not read. Wanted gradients: the weight of every source "
+           "and\nevery loop, the axonal delays of every loop, the bias; the spec has those of the model's parameters.")
       .def("add_transform", &add_transform, "name"_a, "transform"_a, "reads"_a, "learns"_a = false,
-           "learns: the gradient of its parameter is wanted.")
+           "learns: whether the gradient of its parameter is wanted.")
       .def("forward", &forward, "inputs"_a, "n_steps"_a, "n_samples"_a, "settings"_a, "hidden"_a = false,
            "first_sample"_a = 0,
-           "inputs: Lists, or a Run of another chain. settings: of each layer its seed, first step, states, own lists "
-           "before\nand packed weights of sources and loops, or None; of a transform what it asks for. hidden: nobody "
-           "writes to the\ninputs before `backward`, or `show` of them.")
+           "inputs: Lists, or a Run of another chain. settings: for a layer its seed, first step, states, own lists of "
+           "earlier\nsteps, and packed weights of sources and loops, or None; for a transform its own. hidden: nothing "
+           "writes to the\ninputs before `backward` or `show`.")
       .def(
           "backward", &backward, "pass_"_a, "d_out"_a, "take"_a, "n_batch"_a = 0,
-          "After `forward`, once: take(k, gradients) is called with the gradients of node k that are wanted, from the\n"
-          "last node on, unless nothing came back to it; with none where this rank has no neurons of it. d_out: of "
-          "each\n"
-          "node the gradient of its list values or potentials, or None. What comes back to a layer's lists is added "
-          "in\n"
-          "the order in which PyTorch's graph adds it: d_out first, then the readers from the last one on. n_batch: \n"
-          "samples of a batch of which these are some, from first_sample on: gradients of weights come as one sum a \n"
-          "branch (find_branches), [K, ...], of neurons' parameters as one a group of group_samples samples, [G, ...].")
+          "Once after `forward`: calls take(k, gradients) with the wanted gradients of node k, from the last node on, "
+          "unless\nno gradient reaches the node; the list is empty if this rank has no neurons of it. d_out: for each "
+          "node the\ngradient of its list values or potentials, or None. Gradients of a layer's lists are added in the "
+          "order of PyTorch's\ngraph: d_out first, then the readers from the last one on. n_batch: samples of the "
+          "whole "
+          "batch, of which these are\nthose from first_sample on; gradients of weights then come as one sum a branch "
+          "(find_branches), [K, ...], those of\nneurons' parameters as one a group of group_samples samples, [G, ...].")
       .def("backward_node", &backward_node, "pass_"_a, "node"_a, "d_out"_a, "wanted_value"_a, "n_batch"_a = 0,
-           "The same of one node, as often as wanted: its gradients, and of each list that it read that of the values, "
-           "or "
-           "None, 0 for\nentries of other ranks.");
+           "The same for one node, any number of times: its gradients, and for each list that it reads the gradient of "
+           "the\nvalues, or None; 0 for entries of other ranks.");
 }
 
 }  // namespace sparsesnn

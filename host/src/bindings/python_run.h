@@ -1,4 +1,4 @@
-// What a layer or a transform of a chain gave back, as Python sees it.
+// The result of a layer or a transform of a chain, as Python sees it.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The steps before a call, in front of those of the call: what a call that continues a sequence hears of them.
+// Puts the steps before a call in front of those of the call, for connections whose spikes arrive later.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>

@@ -11,7 +11,7 @@
 
 namespace sparsesnn {
 
-// What one pass of a transform made.
+// The result of one pass of a transform.
 class Transformed {
  public:
   virtual ~Transformed() = default;

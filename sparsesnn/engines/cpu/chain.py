@@ -39,9 +39,9 @@ class Node:
     """A layer or a transform of a chain.
 
     Args:
-        layer: the name of the layer, or of the layer that reads what a transform makes.
+        layer: the name of the layer; of a transform, that of the layer that reads its lists.
         reads: inputs and nodes; the inputs come first.
-        sources: the same in front of pools, whose entries are those of no neuron: where the gradient of list values goes.
+        sources: the lists that receive the gradient of the values: the same, but in front of pools, whose entries belong to no neuron.
         n: neurons.
         transform: None of a layer.
         learnt: by the engine's names, the tensors whose gradients the engine finds, in its order.
@@ -58,7 +58,7 @@ class Node:
 
     @property
     def keeps_neurons(self) -> bool:
-        """Whether what it makes are entries of neurons."""
+        """Whether its entries belong to neurons."""
         return self.transform is None or self.transform.core.keeps_neurons
 
 
@@ -124,7 +124,7 @@ class Chain:
 
     @staticmethod
     def key_of(layers: Mapping[str, Any], learns: Sequence[bool]) -> list[Any]:
-        """What a chain depends on: which tensors there are, where they lie, and which of them learn."""
+        """The dependencies of a chain: the tensors, their places in memory, and which of them learn."""
         key: list[Any] = [*learns, torch.is_grad_enabled()]
         for layer in layers.values():
             key += (id(layer), layer.weight_dtype)
@@ -135,7 +135,7 @@ class Chain:
         return key
 
     def holds(self, layers: Mapping[str, Any], learns: Sequence[bool]) -> bool:
-        """Whether it is still the chain of these layers."""
+        """Whether the chain still fits these layers."""
         return self.key is not None and self.key == self.key_of(layers, learns)
 
     # ---- how it is made ----------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class Chain:
     # ---- passes ------------------------------------------------------------------------------------------------
 
     def training_steps(self) -> dict[str, int]:
-        """By layer, of a pass that begins a sequence; counted on if a layer counts."""
+        """The training step of each layer in a pass that begins a sequence; layers with a capacity count."""
         return {name: next_training_step(layer) if self.counts else 0 for name, layer in self.layers.items()}
 
     def forward(
@@ -233,8 +233,8 @@ class Chain:
         Args:
             inputs: `_core.Lists`, or the `_core.Run` of another chain.
             past: states of the layers, of a chain that continues a sequence.
-            heard: of a chain with dropout.
-            hidden: the inputs are not written to before the backward pass.
+            heard: of dropout, if the chain has it.
+            hidden: nothing writes to the inputs before the backward pass.
         """
         states = past or {}
         call = transforms.Call(n_samples, states, heard)

@@ -24,14 +24,14 @@ from sparsesnn.spikes import SpikeBatch
 if TYPE_CHECKING:
     from sparsesnn.engines.cpu.chain import Chain
 
-#: over ranks, by the offsets of lists, what a chain made them in: it knows how their owners have sorted them
+#: over ranks, by the offsets of lists, the run of the chain that made them, which knows how their owners sorted them
 _made_by: MutableMapping[Tensor, _core.Run] = WeakTensorKeyDictionary()
 
 
 @dataclass(eq=False)
 class ChainPass:
-    """A forward pass of a chain, with what its backward pass needs. Holds no tensor of autograd's graph: a circle would keep all arrays
-    until Python looks for circles."""
+    """A forward pass of a chain, with everything that its backward pass needs. It holds no tensor of autograd's graph: a reference cycle would
+    keep all arrays until Python looks for cycles."""
 
     chain: Chain
     made: _core.Pass
@@ -47,7 +47,7 @@ class ChainPass:
         self.runs = self.made.runs
 
     def run(self, name: str) -> _core.Run:
-        """What a layer gave back."""
+        """The result of a layer."""
         return self.runs[self.chain.layer_nodes[name]]
 
     def lists(self, name: str, values: Tensor | None = None) -> SpikeBatch:
@@ -82,7 +82,7 @@ class ChainPass:
         return after
 
     def outputs(self, values: Sequence[Tensor | None]) -> dict[str, SpikeBatch | Tensor]:
-        """By layer its lists or potentials.
+        """The lists or potentials of each layer.
 
         Args:
             values: of the inputs' lists, as autograd sees them.
@@ -98,8 +98,8 @@ class ChainPass:
         return found
 
     def node_outputs(self, values: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Of every node the values of its lists or its potentials, as a node of autograd's graph; None if no backward pass may come
-        through, and of pools: the gradient of a layer's node goes through them to the lists in front."""
+        """For every node the values of its lists, or its potentials, as a node of autograd's graph. None if no backward pass may come
+        through, and for pools: the gradient of a layer's node passes through them to the lists in front."""
         seen = list(values)
         for k, node in enumerate(self.chain.nodes):
             if node.saves and node.keeps_neurons:
@@ -127,7 +127,7 @@ class ChainPass:
         return self.of_node(k, own), d_values
 
     def of_node(self, k: int, gradients: Sequence[np.ndarray]) -> dict[str, Any]:
-        """The gradients of what a node learns, by name, from what the engine found of it on this rank. Those that replicas add up in the
+        """The gradients of a node's trained tensors, by name, from the engine's results on this rank. Those that replicas add up in the
         background are missing."""
         node = self.chain.nodes[k]
         learnt = node.learnt
@@ -140,7 +140,7 @@ class ChainPass:
             return {name: part.sum_groups(groups, self._owners(node.reads[0])) if part else _core.add_groups(groups)}
         if part is None:
             return dict(zip(learnt, gradients, strict=True))
-        if not part.shards.n:  # empty ones: the other ranks count on this one where they sum over all neurons
+        if not part.shards.n:  # empty ones: the other ranks wait for this one when they sum over all neurons
             found: dict[str, Any] = {name: np.zeros(x.shape, np.float32) for name, x in learnt.items()}
         else:
             found = dict(zip(learnt, gradients, strict=True))
@@ -152,7 +152,7 @@ class ChainPass:
         return found
 
     def _owners(self, at: int) -> Any:
-        """Who owns the neurons of an input or a node; None: this rank owns all."""
+        """The owners of the neurons of an input or a node; None: this rank owns all."""
         chain = self.chain
         while at >= chain.n_inputs and chain.nodes[at - chain.n_inputs].transform is not None:
             at = chain.nodes[at - chain.n_inputs].reads[0]
@@ -163,7 +163,7 @@ class ChainPass:
         return chain.layers[chain.nodes[at - chain.n_inputs].layer].part.shards
 
     def _listed(self, k: int, weight: str) -> Any:
-        """Who may stand in the lists of a weight's sender."""
+        """The neurons that may be listed by a weight's sender."""
         node = self.chain.nodes[k]
         wiring = Wiring.of(self.chain.layers[node.layer])
         if weight not in wiring.senders:
@@ -203,7 +203,7 @@ class _RunNode(torch.autograd.Function):
 
 
 def lists_for(spikes: SpikeBatch) -> Any:
-    """What a chain reads of spikes: what another chain made, if these are still its arrays, else their lists."""
+    """The input of a chain: the run of the chain that made these lists, if its arrays are unchanged, else the lists."""
     run = _made_by.get(spikes.offsets)
     if run is None:
         return engine_lists(spikes)

@@ -31,7 +31,7 @@ BUSY = 0.5
 
 @dataclass(frozen=True)
 class CpuOptions:
-    """What the engine reads."""
+    """The options of the engine."""
 
     weight_dtype: str = weight_dtype("bfloat16", *BITS)
 

@@ -1,4 +1,4 @@
-"""Whether modules are watched: then each layer of a network runs as a chain of its own."""
+"""Whether hooks watch modules: then each layer of a network runs as a separate chain."""
 
 from __future__ import annotations
 

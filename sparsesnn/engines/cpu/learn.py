@@ -17,7 +17,7 @@ from sparsesnn.spikes import SpikeBatch
 
 
 def learns_alone(chain: Chain, output: str) -> bool:
-    """Whether `learn` does what autograd would: what learns is not computed from something else, and no hook sees gradients on their way."""
+    """Whether `learn` is equivalent to autograd: trained tensors are not computed from others, and no hook observes gradients."""
     return (
         chain.is_plain
         and chain.layer_saves[output]
@@ -35,10 +35,10 @@ def learn(
     output: str,
     input_state: Callable[[], dict[str, LayerState]],
 ) -> tuple[Tensor, Output]:
-    """The loss of what a network put out, and the way back: gradients are added to the parameters.
+    """The loss of a network's output, and the backward pass: gradients are added to the parameters.
 
-    PyTorch's graph begins at what the layers put out and holds the loss alone; if the engine differentiates the loss, there is none, and the
-    output carries no gradient. Same bits as by autograd.
+    PyTorch's graph begins at the outputs of the layers and holds the loss alone; if the engine differentiates the loss, there is no graph, and
+    the output carries no gradient. The bits are those of autograd.
 
     Args:
         this: the forward pass, whose inputs are hidden.
@@ -66,7 +66,7 @@ def learn(
             return input_state()[name]
         return this.state(name, fired[name] if name in fires else None)
 
-    # no function of an output may hold it: a circle would keep all arrays until Python looks for circles
+    # no function of an output may hold it: a reference cycle would keep all arrays until Python looks for cycles
     fired = Lazily(lists, fires)
     made = Output(
         potentials=None if potentials is None else torch.from_numpy(potentials),
@@ -90,7 +90,7 @@ def learn(
     d_out = [arrived.get(node.layer) if node.transform is None else None for node in chain.nodes]
 
     def take(k: int, gradients: list[np.ndarray]) -> None:
-        """While sums over replicas travel, the layers before this one run backwards."""
+        """Adds gradients. While sums over replicas travel, the backward pass goes on with earlier layers."""
         learnt = chain.nodes[k].learnt
         if chain.parts is None and chain.nodes[k].transform is None:
             _add_gradients(learnt.values(), gradients)

@@ -1,4 +1,4 @@
-"""Spike lists and tensors as the engine reads them, and what it made as PyTorch reads it."""
+"""Conversions between PyTorch and the engine: spike lists, tensors, and results."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def last_of(history: SpikeBatch, n_steps: int) -> SpikeBatch:
     """The last steps of a state's history. Errors: `ShapeError` if it has fewer."""
     if history.n_steps < n_steps:
         raise ShapeError(
-            f"state: its history has {history.n_steps} steps; this layer hears spikes {n_steps} steps later; pass the state "
+            f"state: its history has {history.n_steps} steps; this layer receives spikes {n_steps} steps later; pass the state "
             "that this layer returned"
         )
     return history.steps(history.n_steps - n_steps, history.n_steps)

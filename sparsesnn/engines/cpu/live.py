@@ -1,4 +1,4 @@
-"""A model as it is now: its layers share its weights and keep what the engine reads, in the order in which it reads them."""
+"""A model as it is now: its layers share the weights, and keep a copy in the order in which the engine reads them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def still(model: Model) -> Model:
-    """A copy for evaluation that later changes of the model do not reach. Memory: as much again as the model's weights."""
+    """A copy for evaluation that later changes of the model do not reach. Memory: that of the weights again."""
     layers = nn.ModuleDict()
     with model.settled():
         for name, layer in model.layers.items():

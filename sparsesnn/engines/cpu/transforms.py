@@ -1,4 +1,4 @@
-"""Transforms of lists on the engine `cpu`: what stands between a sender's lists and the layer that reads them.
+"""Transforms of lists on the engine `cpu`, between a sender and the layer that reads its spikes.
 
 Each kind is a function here and a class with an adjoint on the values of the entries, `host/src/transforms/<kind>.cpp`.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Way:
-    """The way of spikes from a sender to a layer.
+    """The path of spikes from a sender to a layer.
 
     Args:
         layer: that reads.
@@ -35,7 +35,7 @@ class Way:
         weight: the engine's name of the weight.
         tensors: of the layer, by the engine's names.
         pools: between the sender and the weight.
-        thinned: by population, its number for `Heard`, if readers hear a part of its spikes.
+        thinned: the populations with dropout, and their numbers for `Heard`.
         continues: calls continue a sequence.
         resumes: the chain puts the steps before a call in front of lists that arrive later; else the caller does.
     """
@@ -53,7 +53,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Call:
-    """What a pass is called with, for the settings of transforms.
+    """The arguments of a pass that transforms may need.
 
     Args:
         n_samples: B.
@@ -74,8 +74,8 @@ class Made:
         core: what the engine runs.
         kind: its name.
         learns: names of the layer's tensors that are its parameters: one at most.
-        setting: what a pass tells it.
-        shared: readers whose transforms of the same lists have the same key share one; None: nobody does.
+        setting: makes its setting for a pass.
+        shared: transforms of the same lists with the same key are one; None: this one is not shared.
     """
 
     core: _core.Transform
@@ -102,7 +102,7 @@ def thin(n: int, population: int) -> Made:
 
 
 def resume(way: Way) -> list[Made]:
-    """Puts the steps before a call in front, if the layer still hears them."""
+    """Puts the steps before a call in front, if spikes of these steps still arrive."""
     n_steps = way.c.reach
     if not way.resumes or not n_steps:
         return []

@@ -1,4 +1,4 @@
-"""What the engine `cpu` is told of a layer: its tensors, and what stays the same from call to call."""
+"""A layer as the engine `cpu` sees it: its tensors, and everything that does not change between calls."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def layer_tensors(layer: PopulationModule) -> dict[str, Tensor]:
 
 
 class Wiring:
-    """What the engine is told of a layer at every call and does not change.
+    """The parts of a layer that do not change between calls.
 
     Attributes:
         senders, loops: the engine's names of the weights of `layer.senders` and `layer.loops`.
         connections: by these names, behind their pools.
         n_pre: neurons in the lists of each sender, likewise.
-        pools: names of those that only pool: what they make is heard one to one.
+        pools: names of the connections that only pool: each pooled neuron feeds one neuron of the layer.
         pools_before: of each sender, the pools that its lists go through first.
         windows: convolutions, by the names of their weights.
         parameters: of the neuron model, names in the order of the C++ model.
@@ -102,7 +102,7 @@ class Wiring:
         return found
 
     def spec(self, layer: PopulationModule, save: bool, learnt: Collection[str]) -> _core.LayerSpec:
-        """The engine's numbers, but for those that differ from call to call."""
+        """The layer's numbers that do not change between calls."""
         key = save, layer.weight_dtype, tuple(name in learnt for name in self.parameters)
         if key not in self.specs:
             self.specs[key] = _core.LayerSpec(**spec_arguments(layer, save, learnt))
@@ -118,7 +118,7 @@ def layer_call(
         tensors: those of `layer_tensors`.
         save: whether a backward pass may follow.
         learnt: names of the tensors that learn.
-        continues: calls continue a sequence, and a sender's lists begin as many steps earlier as its delay is long.
+        continues: calls continue a sequence, and a sender's lists begin earlier by its delay.
     """
     wiring = Wiring.of(layer)
     arrays = {name: to_array(x, name) for name, x in tensors.items()}
@@ -164,7 +164,7 @@ class Snapshot:
     """A layer's tensors as they were at one time, for passes without gradients.
 
     Args:
-        tensors: those of `layer_tensors`; where a weight is packed, its tensor gives the shape alone.
+        tensors: those of `layer_tensors`; the tensor of a packed weight gives only its shape.
         packed: matrices in the order in which the engine reads them; without it every call puts them in order.
     """
 
@@ -209,7 +209,7 @@ def in_lists(synapses: Synapses, n_pre: int) -> InLists:
 
 
 def tile_width(layer: PopulationModule) -> int:
-    """Neurons of a tile of the layer: as the plan says, where there is one."""
+    """Neurons of a tile of the layer, from the plan if there is one."""
     if layer.part:
         width: int = layer.part.shards.tile_width
         return width
@@ -218,7 +218,7 @@ def tile_width(layer: PopulationModule) -> int:
 
 
 def spec_arguments(layer: Any, save: bool, learnt: Collection[str]) -> dict[str, Any]:
-    """What the engine must know of a layer in addition to its arrays, the same at every call."""
+    """The arguments of the layer's `_core.LayerSpec`, the same at every call."""
     population = layer.population
     common: dict[str, Any] = {
         "model": population.kernel,
