@@ -1,15 +1,15 @@
-"""Engines: what runs a network, in whole training steps. One interface (`base.Engine`), found by name (`registry`).
+"""Engines run a network in whole training steps. They share one interface (`base.Engine`) and are found by name (`registry`).
 
-    base.py          the interface; what a run asks for (Training), gives (Batch) and gets back (Step)
-    registry.py      which engines there are, and their options; runner.py: what Model and Layer hold of one
+    base.py          the interface; a run's settings (Training), input (Batch) and result (Step)
+    registry.py      the available engines and their options; runner.py: the part of an engine that Model and Layer hold
     module.py        Layer for one population, Model for the network; live.py: networks that run continuously
-    torch_engine.py  what engines share whose network is a torch.nn.Module
+    torch_engine.py  base class of engines whose network is a torch.nn.Module
     objective.py     the loss; optimizers.py: updates; tensors.py: weights and moments by name
     cpu/ dense/ ranks/ ipu/
-        engine.py    the engine, and the options that it reads
-        runner.py    how it runs layers and networks; `ipu` runs whole networks alone (its program is `sparsesnn.ipu`)
+        engine.py    the engine and its options
+        runner.py    how it runs layers and networks; `ipu` has none: it only runs whole networks (its program is `sparsesnn.ipu`)
 
-The engine `cpu` over several ranks is in `ranks`; the engines `ipu` and `ipu-model` are one, on two machines.
+`ranks` is the engine `cpu` over several ranks; `ipu` and `ipu-model` are the same engine on two machines.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from sparsesnn.host.comm.environment import find_replicas
 from sparsesnn.network import Network
 from sparsesnn.runtime import set_num_threads
 
-#: what PyTorch uses by itself: all cores, or what OMP_NUM_THREADS says
+#: PyTorch's default: all cores, or OMP_NUM_THREADS
 ALL_TORCH_THREADS = torch.get_num_threads()
 
 
 def make_engine(name: str, network: Network, training: Training, grid: Grid | None = None) -> Engine:
-    """The engine of a name, with the network's initial weights.
+    """Makes the engine called `name`, with the network's initial weights.
 
     Args:
         name: see `names`.
         network: the description.
-        training: what the run asks for.
+        training: the settings of the run.
         grid: the ranks, see `engine_grid`; None: this process alone.
 
-    Errors: `ConfigError` or `DescriptionError` that names what the engine does not support.
+    Errors: `ConfigError` or `DescriptionError` that names the unsupported part.
     """
     check_options(name, training.options)
     grid = grid or Grid.alone()
@@ -54,9 +54,9 @@ def make_engine(name: str, network: Network, training: Training, grid: Grid | No
 
 
 def engine_grid(name: str, world: Communicator, n_replicas: int = 0, n_shards: int = 0) -> Grid:
-    """How ranks share the work of an engine; 0: as many as there are ranks for.
+    """How ranks share the work of an engine; 0: as many as the ranks allow.
 
-    Errors: `ConfigError` for ranks that the engine does not run on, and where replicas × shards are not the ranks.
+    Errors: `ConfigError` for ranks that the engine does not run on, or if replicas × shards is not the number of ranks.
     """
     kind = engine_class(name)
     _check_launcher(name, world)
@@ -70,10 +70,10 @@ def engine_grid(name: str, world: Communicator, n_replicas: int = 0, n_shards: i
 
 
 def check_options(name: str, options: Mapping[str, Any], place: str = "{}:") -> None:
-    """`ConfigError` for an option that the engine does not read, or a value that no engine takes.
+    """Raises `ConfigError` for an option that the engine does not read, or a value that no engine accepts.
 
     Args:
-        place: for the message, with {} where the option's name goes, such as "train.{}:".
+        place: prefix of the message, with {} for the option's name, such as "train.{}:".
     """
     registry.check_options(name, options, place)
     kind = engine_class(name)
@@ -81,12 +81,12 @@ def check_options(name: str, options: Mapping[str, Any], place: str = "{}:") -> 
 
 
 def options_to_evaluate(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a run that its trained network is evaluated with."""
+    """The options of a run that also apply when its trained network is evaluated."""
     return {option: value for option, value in options.items() if option not in engine_class(name).only_trains}
 
 
 def on_host(name: str) -> str:
-    """The engine that runs the networks of this one layer by layer, on any machine."""
+    """The engine that runs this engine's networks layer by layer, on any machine."""
     return engine_class(name).on_host or name
 
 
@@ -106,24 +106,24 @@ def set_threads(
     options: Mapping[str, Any] | None = None,
     ranks_on_host: int = 1,
 ) -> None:
-    """Worker threads of the engine, in this process; 0: all cores, shared by the ranks of this host.
+    """Sets the engine's worker threads in this process; 0: all cores, shared by the ranks of this host.
 
-    Next to the event-sparse engine, and next to dense products of our own, PyTorch runs on one thread. What is left to it
-    is small: less than starting its threads again after every pass (host/src/machine/openmp.h); and the sums of its reductions
-    depend on their number. Convolutions are PyTorch's, on threads of ours (sparsesnn/engines/dense/pieces.py).
+    Next to the event-sparse engine or our own dense products, PyTorch runs on one thread. Its remaining work costs less
+    than restarting its threads after every pass (host/src/machine/openmp.h), and the sums of its reductions would depend on
+    the number of threads. Convolutions are PyTorch's, on the engine's threads (sparsesnn/engines/dense/pieces.py).
     """
     kind = engine_class(name)
     by_torch = kind.uses_torch_threads(kind.Options(**options_for(name, options or {})))
     torch.set_num_threads((n_threads or ALL_TORCH_THREADS) if by_torch else 1)
     mine = len(os.sched_getaffinity(0))
-    if mine == os.cpu_count():  # else the launcher bound this rank to cores of its own
+    if mine == os.cpu_count():  # else the launcher bound this rank to its own cores
         mine = max(1, mine // ranks_on_host)
     if n_threads or ranks_on_host > 1:
         set_num_threads(n_threads or mine)
 
 
 def _check_launcher(name: str, world: Communicator) -> None:
-    """`ConfigError` for ranks that the engine does not run on, and for replicas of PopRun that it would leave out."""
+    """Raises `ConfigError` for ranks that the engine does not run on, and for PopRun replicas that it would ignore."""
     kind = engine_class(name)
     given = find_replicas(os.environ)
     if given is not None and given.own > 1 and not kind.makes_replicas:

@@ -1,4 +1,4 @@
-"""A moving average of the weights over training steps, which is evaluated in their place."""
+"""A moving average of the weights over training steps, which evaluation uses in their place."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from torch import Tensor, nn
 
 from sparsesnn.errors import CheckpointError
 
-#: how the names of its tensors begin in a checkpoint
+#: prefix of its tensor names in a checkpoint
 PREFIX = "ema/"
 _STEPS = f"{PREFIX}steps"
 
 
 class Average:
-    """a[k] = d·a[k-1] + (1-d)·w[k] of every parameter, d = min(decay, (1 + k) / (10 + k)): early weights fade soon.
+    """a[k] = d·a[k-1] + (1-d)·w[k] of every parameter, d = min(decay, (1 + k) / (10 + k)): early weights fade quickly.
 
-    A product and a sum are rounded one after the other, number by number: its bits depend neither on threads nor on ranks.
+    The update is elementwise, product and sum rounded separately, so its bits depend neither on threads nor on ranks.
 
     Args:
-        model: its parameters are averaged, those of this rank.
+        model: its parameters on this rank are averaged.
         decay: per training step.
     """
 
@@ -30,7 +30,7 @@ class Average:
 
     @torch.no_grad()
     def update(self) -> None:
-        """After a training step."""
+        """Adds the weights after a training step."""
         self.n_steps += 1
         decay = min(self.decay, (1 + self.n_steps) / (10 + self.n_steps))
         for name, p in self.model.named_parameters():
@@ -40,14 +40,14 @@ class Average:
                 self.values[name].mul_(decay).add_(p * (1 - decay))
 
     def tensors(self) -> dict[str, Tensor]:
-        """For a checkpoint."""
+        """The tensors for a checkpoint."""
         return {
             **{f"{PREFIX}{name}": x.clone() for name, x in self.values.items()},
             _STEPS: torch.tensor(self.n_steps, device="cpu"),
         }
 
     def load(self, tensors: Mapping[str, Tensor], where: str) -> None:
-        """The inverse of `tensors`; `CheckpointError` if they are not the model's."""
+        """The inverse of `tensors`; raises `CheckpointError` if they do not match the model."""
         parameters = dict(self.model.named_parameters())
         given = {name[len(PREFIX) :]: x for name, x in tensors.items() if name.startswith(PREFIX) and name != _STEPS}
         n_steps = int(tensors.get(_STEPS, torch.tensor(-1, device="cpu")))
@@ -60,7 +60,7 @@ class Average:
 
 
 def evaluated_tensors(tensors: Mapping[str, Tensor], factors: Mapping[str, float]) -> dict[str, Tensor]:
-    """The tensors of a checkpoint with the weights as they are evaluated: the averages, where there are any, times factors.
+    """A checkpoint's tensors with the weights used in evaluation: the averages, if there are any, times `factors`.
 
     Args:
         factors: see `sparsesnn.engines.dropout.Dropout.factors`.

@@ -1,6 +1,6 @@
-"""What an engine is: it runs one network on one kind of machine, in whole training steps.
+"""The interface of an engine, which runs one network on one kind of machine, in whole training steps.
 
-The trainer, evaluation, initialization, metrics and checkpoints hold one `Engine` and never ask which one it is.
+The trainer, evaluation, initialization, metrics and checkpoints hold an `Engine` and never ask which one it is.
 `sparsesnn.engines` has the table from names to engines.
 """
 
@@ -35,7 +35,7 @@ from sparsesnn.spikes import SpikeBatch
 
 
 def weight_dtype(*others: str) -> Any:
-    """The option of engines that read weights rounded; `others`: the types that this one reads in addition to float32."""
+    """The option of engines that can round weights when reading them; `others`: the types allowed besides float32."""
     return option(
         "float32",
         "how weights are read; those that learn stay float32. bfloat16 (cpu) or float16 (IPU): rounded, half the bytes. int8, int4 (cpu, "
@@ -46,26 +46,26 @@ def weight_dtype(*others: str) -> Any:
 
 @dataclass(frozen=True)
 class NoOptions:
-    """Of an engine that reads none."""
+    """The options of an engine that has none."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """What a run asks of an engine in addition to the network.
+    """The settings that a run gives an engine, besides the network.
 
     Args:
         n_classes: C.
-        decoding: of the readout, see `sparsesnn.loss.decode`.
-        batch: samples per step, of all replicas together.
-        seed: of the initial weights.
+        decoding: decoding of the readout, see `sparsesnn.loss.decode`.
+        batch: samples per step, over all replicas.
+        seed: seed of the initial weights.
         objective: the loss.
         updates: the optimizer.
-        options: of single engines, by name; those that are missing are defaults.
-        replicas: of an engine that makes its replicas itself; 0: one.
+        options: engine options by name; missing ones take their defaults.
+        replicas: number of replicas, for an engine that makes them itself; 0: one.
         recurrence: how recurrent weights are drawn.
-        dropout: of spikes, in training; `Batch.heard` draws them.
+        dropout: dropout of spikes in training; `Batch.heard` draws it.
         graded: whether the spikes of the data have values.
-        measures_capacity: whether an engine whose lists need a size may measure it, where a population has no capacity.
+        measures_capacity: whether an engine with lists of fixed size may measure the size, for populations without a capacity.
     """
 
     n_classes: int
@@ -89,9 +89,9 @@ class Batch:
     Args:
         spikes: T steps of B samples.
         labels: int64[B], or float32[B, C], the share of each class in a mixed sample.
-        first_sample: samples of the batch that other replicas run before these.
-        n_samples: of the whole batch; None: these are all.
-        heard: which spikes dropout leaves; None: all.
+        first_sample: number of samples of the batch that come before these, on other replicas.
+        n_samples: size of the whole batch; None: these samples are all of it.
+        heard: selects the spikes that dropout keeps; None: all.
     """
 
     spikes: SpikeBatch
@@ -108,16 +108,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class Step:
-    """What a batch gave; of the whole batch, whichever replicas ran its samples.
+    """The results of a batch, over all replicas.
 
     Args:
         loss: mean over the samples.
-        n_samples, n_correct: samples seen, and classified right (as the class of the largest share).
+        n_samples, n_correct: samples seen, and classified correctly (as the class of the largest share).
         activity: spikes per neuron and time step, per spiking population.
-        dropped: candidates that found no slot, per spiking population.
-        gradient_norm: of all gradients together before clipping; 0 without training.
-        note: what changes from the next training step on, for the log; "": nothing.
-        warning: what the user should know about this step; "": nothing.
+        dropped: candidates that did not fit in a list, per spiking population.
+        gradient_norm: norm of all gradients together before clipping; 0 without training.
+        note: a line for the log; "": none.
+        warning: a warning about this step for the user; "": none.
     """
 
     loss: float
@@ -134,34 +134,34 @@ class Engine(ABC):
     """One network on one kind of machine.
 
     Args:
-        name: of the engine, one of `sparsesnn.engines.names()`.
+        name: the engine's name, one of `sparsesnn.engines.names()`.
         network: the description.
-        training: what the run asks for.
-        grid: the ranks, as replicas × shards. Every rank makes an engine, and calls its methods together with the others.
+        training: the settings of the run.
+        grid: the ranks, as replicas × shards. Every rank makes an engine; all ranks call its methods together.
 
     Attributes:
-        options: of this engine, an instance of `Options`.
-        model: the network as a `torch.nn.Module` of this process, with this rank's weights as of the last `weights`.
+        options: the engine's options, an instance of `Options`.
+        model: the network as a `torch.nn.Module` in this process, with this rank's weights as of the last `weights`.
 
-    Errors: `ConfigError` or `DescriptionError` for what the engine does not support, before anything runs.
+    Errors: `ConfigError` or `DescriptionError` for anything that the engine does not support, before it runs.
     """
 
     model: Any
 
-    #: the options that this engine reads, a frozen dataclass of `sparsesnn.options.option`; engines that share an option give it the same
-    #: name, type and default, and each the values that it takes as choices
+    #: this engine's options, a frozen dataclass of `sparsesnn.options.option`; engines that share an option give it the same name,
+    #: type and default, each with its own choices
     Options: ClassVar[type] = NoOptions
-    #: those that a run reads only while it trains: where it is evaluated, they are defaults
+    #: the options that apply only in training: evaluation uses their defaults
     only_trains: ClassVar[Sequence[str]] = ()
-    #: what runs layers for `Model` and `Layer`; None: the engine runs whole networks alone
+    #: runs layers for `Model` and `Layer`; None: the engine only runs whole networks
     runner: ClassVar[type[Runner] | None] = None
-    #: what can start its ranks; none: it runs on one rank (`launchers_of` says it by the engine's name)
+    #: the launchers that can start its ranks; none: it runs on one rank (`launchers_of` gives them by the engine's name)
     launchers: ClassVar[Sequence[str]] = ()
     #: whether ranks can share the neurons of a replica
     takes_shards: ClassVar[bool] = False
-    #: whether its replicas are copies that it makes itself, not ranks; their number then changes the last bits of weights
+    #: whether it makes its replicas itself, instead of using ranks; their number then changes the last bits of weights
     makes_replicas: ClassVar[bool] = False
-    #: whether `_core.phase_seconds` says where its time goes
+    #: whether `_core.phase_seconds` measures its phases
     counts_phases: ClassVar[bool] = False
     #: the engine that runs its networks layer by layer on this machine, for `load_run`; "": itself
     on_host: ClassVar[str] = ""
@@ -171,51 +171,51 @@ class Engine(ABC):
         self.name, self.network, self.training, self.grid = name, network, training, grid
         self.options = self.Options(**options_for(name, training.options))
 
-    # ---- what it supports --------------------------------------------------------------------------------------
+    # ---- supported features ------------------------------------------------------------------------------------
 
     @classmethod
     def check_options(cls, options: Any, place: str) -> None:
-        """`ConfigError` for a value that its choices let pass.
+        """Raises `ConfigError` for an invalid value that the option's choices do not rule out.
 
         Args:
             options: an instance of `Options`.
-            place: for the message, with {} where the option's name goes.
+            place: prefix of the message, with {} for the option's name.
         """
         return
 
     @classmethod
     @abstractmethod
     def check(cls, name: str, network: Network, training: Training) -> None:
-        """`ConfigError` or `DescriptionError` that names the part of the network or the setting that is not supported."""
+        """Raises `ConfigError` or `DescriptionError` that names the unsupported part of the network, or setting."""
 
     @classmethod
     def uses_torch_threads(cls, options: Any) -> bool:
-        """Whether PyTorch does the bulk of the work; else it runs on one thread, next to those of the engine."""
+        """Whether PyTorch does most of the work; if not, it gets one thread, next to the engine's."""
         return False
 
     @classmethod
     def launchers_of(cls, name: str) -> Sequence[str]:
-        """What can start ranks of the engine of this name."""
+        """The launchers that can start ranks of the engine called `name`."""
         return cls.launchers
 
     @classmethod
     def samples_of_rank(cls, batch: int, n_ranks: int) -> int:
-        """Samples of a whole batch that each of `n_ranks` replicas takes, as many as there are; 0: groups, dealt out evenly."""
+        """Samples of a whole batch that each of `n_ranks` replicas runs, while they last; 0: groups of samples, spread evenly."""
         return 0
 
     # ---- batches -----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def step(self, batch: Batch, lr: float) -> Step:
-        """One training step.
+        """Runs one training step.
 
-        Errors: `NotFiniteError` where the loss or the norm of the gradients is not finite; nothing is changed then, except
-        on an IPU, which has made the step already.
+        Errors: `NotFiniteError` if the loss or the norm of the gradients is not finite; the weights are then unchanged, except
+        on an IPU, which has already made the step.
         """
 
     @torch.no_grad()
     def infer(self, batch: Batch, seen: Callable[[Output, Tensor], None] | None = None) -> Step:
-        """The same without learning; the loss is the plain cross-entropy, and may be not finite.
+        """Evaluates a batch without learning; the loss is the plain cross-entropy and may be infinite or NaN.
 
         Args:
             seen: called with the output and the logits [B, C] of this replica's samples.
@@ -235,18 +235,18 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, batch: Batch) -> Output:
-        """What the network puts out for this replica's samples: enough for `sparsesnn.loss.decode`."""
+        """The network's output for this replica's samples: enough for `sparsesnn.loss.decode`."""
 
     @abstractmethod
     def output(self, spikes: SpikeBatch) -> Output:
-        """Everything that the network puts out for samples that all ranks have, without gradient: for pictures."""
+        """The network's full output for samples that all ranks have, without gradients: for plots."""
 
     def _totals(self, output: Output, n: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
-        """Over all replicas: samples, samples classified right, activity and dropped of every spiking population."""
+        """Over all replicas: samples, correctly classified samples, and activity and dropped of each spiking population."""
         return n, n_correct, output.activity(), output.dropped()
 
     def _measured(self, output: Output, logits: Tensor, labels: Tensor, loss: float, norm: float = 0.0) -> Step:
-        """Of the whole batch, from this replica's output and labels."""
+        """The `Step` of the whole batch, from this replica's output and labels."""
         n = len(labels)
         classes = (labels if labels.ndim == 1 else labels.argmax(1)).to(logits.device)
         n_correct = int((logits.detach().argmax(1) == classes).sum()) if n else 0
@@ -276,23 +276,23 @@ class Engine(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Called once, after the weights are there and before the first batch."""
+        """Called once, after the weights are set and before the first batch."""
 
     def evaluated(self) -> contextlib.AbstractContextManager[None]:
-        """While it holds, the model has the weights that are evaluated: those it learns, or their moving average."""
+        """Context in which the model has the weights to evaluate: those it learns, or their moving average."""
         return contextlib.nullcontext()
 
     @abstractmethod
     def weights(self) -> dict[str, Tensor]:
-        """`model/<name>` → parameter or buffer, of the neurons of this rank; copies."""
+        """`model/<name>` → parameter or buffer, for the neurons of this rank; copies."""
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """`weights`, and `optim/<parameter>/<key>` → state of the optimizer: all that a checkpoint needs."""
+        """`weights`, and `optim/<parameter>/<key>` → state of the optimizer: everything a checkpoint needs."""
 
     @abstractmethod
     def load_weights(self, tensors: Mapping[str, Tensor], where: str) -> None:
-        """Takes the `model/<name>` tensors; `CheckpointError`, which names `where`, if they are not the network's."""
+        """Loads the `model/<name>` tensors; raises `CheckpointError`, which names `where`, if they do not fit the network."""
 
     @abstractmethod
     def load(self, tensors: Mapping[str, Tensor], where: str) -> None:
@@ -301,16 +301,16 @@ class Engine(ABC):
     # ---- finite numbers ----------------------------------------------------------------------------------------
 
     def check_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Looks whether what `weights` or `state` gave may become a checkpoint.
+        """Checks that the tensors of `weights` or `state` may become a checkpoint.
 
-        Errors: `NotFiniteError` on all ranks, which names the first tensor with NaN. Infinity is fine only in what does not
-        learn, such as a threshold of the lists.
+        Errors: `NotFiniteError` on all ranks, which names the first tensor that holds NaN or infinity. Infinity is allowed only in
+        buffers that are not trained, such as `grad_threshold`.
         """
         if found := self._not_finite_of_any_rank(tensors):
             raise NotFiniteError(*found)
 
     def _check_finite(self, what: str, value: float, suspects: Callable[[], Mapping[str, Tensor]]) -> None:
-        """`NotFiniteError` for a number that is NaN or infinite on all ranks; names the first of the suspects that is."""
+        """Raises `NotFiniteError` if `value`, the same on all ranks, is NaN or infinite; names the first such suspect."""
         if math.isfinite(value):
             return
         found = self._not_finite_of_any_rank(suspects())
@@ -328,13 +328,13 @@ class Engine(ABC):
 
     @property
     def columns(self) -> Mapping[str, tuple[int, int]] | None:
-        """Per population first and last + 1 of the neurons whose columns this rank holds; None: all of all populations."""
+        """Per population, first and last + 1 of the neurons whose columns this rank holds; None: all neurons."""
         return None
 
     @property
     @abstractmethod
     def n_parameters(self) -> int:
-        """Trained numbers of the whole network."""
+        """Number of trained values in the whole network."""
 
     @abstractmethod
     def weights_sha256(self) -> str:

@@ -1,7 +1,7 @@
-"""Dropout: in training, receivers hear a part of the spikes; evaluated weights are smaller for it.
+"""Dropout: in training, receivers get only part of the spikes; evaluation scales the weights down to match.
 
-Spikes are left out of the lists and nothing else changes, so lists stay lists of ids. What is evaluated, and saved as best,
-are the weights times the share of spikes that was heard, as in Srivastava et al. 2014; initial weights are divided by it.
+Spikes are removed from the lists and nothing else changes, so lists stay lists of ids. Evaluation, and the checkpoint saved as best,
+use the weights times the share of spikes that is kept, as in Srivastava et al. 2014; initial weights are divided by it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Dropout:
-    """Which spikes of hidden populations the next population does not hear; recurrent connections hear all of them."""
+    """Which spikes of hidden populations the next population does not receive; recurrent connections receive all."""
 
     neurons: float = option(
         0.0,
@@ -36,11 +36,11 @@ class Dropout:
 
     @property
     def heard(self) -> float:
-        """The share of spikes that is heard."""
+        """The share of spikes that is kept."""
         return (1 - self.neurons) * (1 - self.spikes)
 
     def factors(self, network: Network) -> dict[str, float]:
-        """Parameter → by what it is multiplied where it is evaluated; those that stay as they are have no entry."""
+        """Parameter → its factor in evaluation; unchanged parameters have no entry."""
         if self.heard == 1:
             return {}
         return {
@@ -49,25 +49,25 @@ class Dropout:
 
 
 def is_thinned(network: Network, pre: str, post: str) -> bool:
-    """Whether a connection hears a part of the spikes only."""
+    """Whether dropout applies to a connection."""
     return pre != post and isinstance(network.populations[pre], Population)
 
 
 class Heard(Protocol):
-    """Says which spikes of a batch are heard."""
+    """Selects the spikes of a batch that dropout keeps."""
 
     def __call__(self, population: int, step: Ints, sample: Ints, neuron: Ints) -> npt.NDArray[np.bool_]:
-        """Of neurons of the population with this number in the network; the three arrays broadcast."""
+        """True for spikes to keep, for neurons of the population with this number in the network; the three arrays broadcast."""
 
 
 def heard_by(
     network: Network, name: str, outputs: Mapping[str, Any], cache: dict[str, Any], thin: Callable[[str, Any], Any]
 ) -> Callable[[str], Any]:
-    """What population `name` reads of another one, in place of `outputs`.
+    """Makes a function that gives population `name` the spikes of a sender, after dropout.
 
     Args:
         cache: keeps spikes that several populations read.
-        thin: leaves out spikes of a population.
+        thin: applies dropout to a population's spikes.
     """
 
     def read(pre: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a layer is called with."""
+"""The inputs of a layer call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def layer_sources(inputs: Any, n_sources: int, model: str) -> list[Any]:
     """The spikes of each source.
 
     Args:
-        inputs: those of one source, or a sequence of those of each.
+        inputs: the spikes of a single source, or a sequence with those of each.
         model: name of the layer's neuron model, for messages.
 
     Errors: `ShapeError` for anything else, such as the output and state that a layer returns.
@@ -34,5 +34,5 @@ def layer_sources(inputs: Any, n_sources: int, model: str) -> list[Any]:
 
 
 def _are_spikes(x: Any) -> bool:
-    """Lists, a tensor, or a form of an engine's own."""
+    """Whether `x` is spikes: lists, a tensor, or an engine's own form."""
     return hasattr(x, "to_dense")

@@ -1,4 +1,4 @@
-"""A network that runs on and on with the weights that it has now."""
+"""A network that runs continuously with its current weights."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class LiveModel:
-    """A network that runs on and on, a step or a few at a time: `live = model.live(); output = live(spikes)`.
+    """A network that runs continuously, one or a few steps at a time: `live = model.live(); output = live(spikes)`.
 
-    Each call goes on where the last one ended, with the numbers of `model(spikes, state)` in evaluation, bit for bit, and without
-    gradients. The weights are those that the model had when this was made, in the order in which the engine reads them, so that a
-    step costs what its spikes cost. Later changes of the model, of whatever kind, do not arrive here: make another.
+    Each call continues where the last one ended. The results equal `model(spikes, state)` in evaluation, bit for bit, and have no
+    gradients. The weights are a copy from when this was made, in the order in which the engine reads them, so the cost of a step
+    depends only on its spikes. Later changes to the model have no effect here: make a new `LiveModel`.
 
-    Memory: as much again as the model's weights.
+    Memory: the size of the model's weights once more.
 
     Attributes: `state`, per population, as `Output.state`; None at the beginning. It can be set.
     """
@@ -42,7 +42,7 @@ class LiveModel:
     def state(self, state: Mapping[str, LayerState] | None) -> None:
         check_state(state)
         self._state = state
-        self._n_samples: int | None = None  # whoever sets a state may change it
+        self._n_samples: int | None = None  # a new state may have another B
 
     def __call__(self, spikes: SpikeBatch | DenseSpikes) -> Output:
         """Runs the next T steps of B samples; B is that of the first call."""
@@ -59,11 +59,11 @@ class LiveModel:
         return output
 
     def reset(self) -> None:
-        """Begins again: zero potentials, no past spikes."""
+        """Starts over: zero potentials, no past spikes."""
         self.state = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles: a copy makes its own call."""
+        """State for copies and pickles; a copy makes its own call."""
         return {**self.__dict__, "_call": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -51,36 +51,36 @@ from sparsesnn.traces import Record, Traces, chosen_neurons, replay
 if TYPE_CHECKING:
     from sparsesnn.engines.dense import DenseSpikes
 
-    #: what travels between the layers of a model
+    #: the spikes or potentials that pass between the layers of a model
     LayerInput: TypeAlias = LayerOutput | DenseSpikes
 
 
 @named
 class Layer(Loadable, PopulationModule):
-    """One population with its incoming weights; usable alone.
+    """One population with its incoming weights; can be used alone.
 
     `out, state = Layer(LIF(256, recurrent=True), n_pre=700)(spikes)`; chunks: pass `state` on.
 
     Args:
-        population: of spiking neurons, or `LI`.
+        population: spiking neurons, or `LI`.
         n_pre: neurons of the source population, or one number per source; or the `Incoming` connections of a network.
         delays: steps between a spike and its delivery, per source.
         backend: "cpu" (event-sparse engine, `SpikeBatch` in and out) or "dense" (tensors [T, B, N] in and out).
-        dense_mode: how "dense" computes, see `sparsesnn.dense`; all modes give the same, "auto" is the fastest.
-        history: how many of its last output steps the state keeps.
-        weight_dtype: "bfloat16": spikes and gradients read the weights rounded to bfloat16 (half the bytes), sums and the
-            weights that learn stay float32; backend "cpu" only. "int8", "int4": they are read rounded to integers times a scale
-            per receiving neuron, and the gradient passes to the float32 weights; see `sparsesnn.rounding`.
+        dense_mode: how "dense" computes, see `sparsesnn.dense`; all modes give the same results, "auto" is the fastest.
+        history: number of its last output steps that the state keeps.
+        weight_dtype: "bfloat16": spikes and gradients read the weights rounded to bfloat16 (half the bytes); sums and the
+            trained weights stay float32; backend "cpu" only. "int8", "int4": weights are rounded to integers times a scale
+            per receiving neuron when read, and the gradient passes to the float32 weights; see `sparsesnn.rounding`.
         generator: source of the random initial weights, U(±1/√n_pre); None: PyTorch's, which `torch.manual_seed` sets.
-        runner: of a model: what runs its layers; None: the engine of `backend` makes one.
-        part: of ranks that share the population: what this one has of it; its parameters are those of its neurons alone.
-        room: where initial weights are drawn; one for all layers of a rank, or the heap is left in pieces.
+        runner: the model's runner; None: the engine of `backend` makes one.
+        part: this rank's part, if ranks share the population; the layer then has parameters for these neurons only.
+        room: buffer in which initial weights are drawn; all layers of a rank share it to avoid heap fragmentation.
 
     Parameters: `weights[k]` float32[n_pre_k, n], a row per source neuron, the recurrent one [n, n] last; in the
-    `state_dict` a weight is called after its connection, `input->hidden`. `bias`; `beta`, `alpha`, `threshold`
-    (parameters if they are trained, else buffers; [] or [n]); buffer `grad_threshold`. With a capacity a buffer
-    `training_steps` int64[], which counts forward passes of training: with `rotation_seed` it decides which candidates a
-    full list keeps. `Model` gives every layer a seed of its own.
+    `state_dict` a weight is named after its connection, `input->hidden`. `bias`; `beta`, `alpha`, `threshold`
+    (parameters if they are trained, else buffers; [] or [n]); buffer `grad_threshold`. With a capacity, a buffer
+    `training_steps` int64[] counts the forward passes in training: with `rotation_seed` it decides which candidates a
+    full list keeps. `Model` gives every layer its own seed.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Layer(Loadable, PopulationModule):
     def extra_repr(self) -> str:
         return f"{self.population}, {', '.join(c.name for c in self.incoming)}, backend={self.backend!r}"
 
-    if TYPE_CHECKING:  # of `nn.Module` it returns Any; the output is of `SpikeBatch`, or a tensor: see `forward`
+    if TYPE_CHECKING:  # `nn.Module.__call__` returns Any; the output is a `SpikeBatch` or a tensor: see `forward`
 
         def __call__(
             self,
@@ -141,10 +141,10 @@ class Layer(Loadable, PopulationModule):
 
         Args:
             inputs: one `SpikeBatch` per source (cpu), or one tensor [T, B, n_pre] per source (dense). With a state and
-                a delay d (the longest, where senders differ), the source must begin d steps earlier: `Model` does that.
-            state: from the call before; None: zero potentials, no past spikes.
-            packed: spikes may come out as `sparsesnn.dense.DenseSpikes`, which any dense layer reads.
-            first_sample: over ranks, samples of the batch that other replicas run before these.
+                a delay d (the longest, if senders differ), the source must begin d steps earlier: `Model` does that.
+            state: from the previous call; None: zero potentials, no past spikes.
+            packed: spikes may be returned as `sparsesnn.dense.DenseSpikes`, which any dense layer reads.
+            first_sample: over ranks, the number of samples of the batch that come before these, on other replicas.
 
         Returns: the output (lists or spikes; potentials for LI) and the state after the last step.
         """
@@ -153,7 +153,7 @@ class Layer(Loadable, PopulationModule):
         return self.runner.run_layer(self, sources, state, packed=packed, first_sample=first_sample)
 
     def arrived(self, sources: Sequence[LayerInput], state: LayerState | None) -> list[LayerInput]:
-        """What sources of `forward` look like after axonal delays."""
+        """The sources of `forward` after axonal delays."""
         started = state is not None
         return [
             self.delayed(c, x, c.axonal.longest if c.axonal and started else 0)
@@ -161,13 +161,13 @@ class Layer(Loadable, PopulationModule):
         ]
 
     def delayed(self, c: Incoming, x: LayerInput, first_step: int = 0) -> LayerInput:
-        """A sender's spikes, from `first_step` on, after the axonal delays of a connection, if it has any."""
+        """A sender's spikes, from step `first_step`, after the connection's axonal delays, if it has any."""
         found: LayerInput = self.runner.delayed(self, c, x, first_step) if c.axonal else x
         return found
 
     def own_delayed(self, c: Incoming, sent: LayerInput, state: LayerState | None) -> tuple[LayerInput, int]:
-        """The population's spikes after the axonal delays of a recurrent connection, those of the steps before them in front;
-        and how many steps these are."""
+        """The population's spikes after the axonal delays of a recurrent connection, with the past steps in front; and the number of
+        past steps."""
         if state is None or state.history is None:
             return self.delayed(c, sent), 0
         return self.delayed(c, _extend(state.history, sent, c.reach)), c.reach
@@ -198,12 +198,12 @@ class Model(Loadable):
     Args:
         network: the description.
         backend: "cpu" or "dense"; both have the same parameters and `state_dict`.
-        dense_mode: how "dense" computes, see `sparsesnn.dense`; all modes give the same, "auto" is the fastest.
-        seed: of the initial weights, which follow from it alone: the same in every session, whatever `torch.manual_seed`
-            was given. None draws a seed from PyTorch's generator, which `torch.manual_seed` sets.
+        dense_mode: how "dense" computes, see `sparsesnn.dense`; all modes give the same results, "auto" is the fastest.
+        seed: seed of the initial weights. They depend on it alone: they are the same in every session, regardless of
+            `torch.manual_seed`. None draws a seed from PyTorch's generator, which `torch.manual_seed` sets.
         weight_dtype: how the weights of every layer are read; see `Layer`.
-        grid: the ranks that run it together, with the bits of one; each has the parameters of its part of the neurons. After
-            `loss.backward()` all call `finish_backward()`: only then the gradients are those of the whole batch.
+        grid: the ranks that run it together, with results equal to one rank's, bit for bit; each has the parameters of its part of
+            the neurons. After `loss.backward()` all call `finish_backward()`: only then do gradients cover the whole batch.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class Model(Loadable):
             self.layers[name] = layer
         self.watch: Watch | None = None if grid else Watch(network)
 
-    if TYPE_CHECKING:  # of `nn.Module` it returns Any
+    if TYPE_CHECKING:  # `nn.Module.__call__` returns Any
 
         def __call__(
             self,
@@ -276,13 +276,13 @@ class Model(Loadable):
         """Runs the input through all populations.
 
         Args:
-            spikes: T steps of B samples; the backend dense reads `DenseSpikes` as well.
+            spikes: T steps of B samples; the backend dense also reads `DenseSpikes`.
             state: continues an earlier chunk (`Output.state`).
-            record: populations whose potentials, currents and other states go to `Output.traces`: their names, or for each
-                name the ids of the neurons, `{"hidden": [0, 7]}`. Memory is T·B·K numbers per state for K neurons.
-            heard: of dropout, see `sparsesnn.engines.dropout`; the output holds all spikes.
-            first_sample: over ranks, whose replicas run whole sequences: samples of the batch that other replicas run before
-                these.
+            record: populations whose potentials, currents and other states are recorded in `Output.traces`: their names, or
+                neuron ids by name, `{"hidden": [0, 7]}`. Memory is T·B·K numbers per state for K neurons.
+            heard: selects the spikes that dropout keeps, see `sparsesnn.engines.dropout`; the output holds all spikes.
+            first_sample: over ranks, whose replicas run whole sequences: the number of samples of the batch that come before
+                these, on other replicas.
         """
         check_transforms("a model")
         chosen = chosen_neurons(self.network, record) if record else {}
@@ -323,21 +323,21 @@ class Model(Loadable):
         heard: Heard | None = None,
         first_sample: int = 0,
     ) -> tuple[Tensor, Output]:
-        """A batch forward, its loss, and back: gradients are added to `.grad` of the parameters.
+        """Runs a batch forward, its loss, and backward: gradients are added to `.grad` of the parameters.
 
-        What `loss(model(spikes)).backward()` does, with the same bits and less of Python between the engine's calls, which counts in
-        small networks. Where somebody wants to see single layers or gradients on their way (hooks), with dropout, where decays,
-        thresholds or delays learn or weights are computed of others (parametrizations), and on the backend dense, it is just that.
+        Equal to `loss(model(spikes)).backward()`, bit for bit, with less Python between the engine's calls, which matters for small
+        networks. It runs exactly that with hooks, with dropout, with trained decays, thresholds or delays, with parametrizations
+        (weights computed from others), and on the backend dense.
 
         Args:
             spikes: T steps of B samples, the beginning of a sequence.
-            loss: makes float32[] of the output, whatever it reads of it.
-            heard, first_sample: as of `forward`.
+            loss: computes float32[] from the output.
+            heard, first_sample: as in `forward`.
 
         Returns: the loss, detached; and the output, for counts and measures.
 
-        Warns once of a population that fires no spike in 20 such steps; and where torch.distributed has several processes, whose
-        gradients this does not add up.
+        Warns once about a population that does not spike in 20 such steps, and if torch.distributed has several processes, because
+        their gradients are not summed here.
         """
         self._check_input(spikes)
         if self.watch:
@@ -357,7 +357,7 @@ class Model(Loadable):
 
     @property
     def parts(self) -> Any:
-        """How the network lies on ranks, see `sparsesnn.engines.ranks.parts.Parts`; None: this process has all of it."""
+        """How the network is divided over ranks, see `sparsesnn.engines.ranks.parts.Parts`; None: this process has all of it."""
         return self.runner.parts
 
     def _check_input(self, spikes: object) -> None:
@@ -372,7 +372,7 @@ class Model(Loadable):
         past: Mapping[str, LayerState],
         traces: dict[str, Traces],
     ) -> Output:
-        """From what all populations put out, the input first."""
+        """The `Output`, from the outputs of all populations, the input first."""
         if depth := self.depth:
             source, data = self.source, outputs[self.source]
             before = past[source].history if source in past else None
@@ -398,7 +398,7 @@ class Model(Loadable):
         heard: Heard | None,
         first_sample: int,
     ) -> tuple[dict[str, LayerInput], dict[str, LayerState], Callable[[str], list[LayerInput]]]:
-        """Runs one layer after the other; returns what `Runner.run_network` does."""
+        """Runs the layers one by one; returns the same as `Runner.run_network`."""
         outputs: dict[str, LayerInput] = {self.source: data}
         states: dict[str, LayerState] = {}
         inputs: dict[str, list[LayerInput]] = {}
@@ -432,7 +432,7 @@ class Model(Loadable):
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """While it holds, `tensor` of each layer gives the numbers of the next pass in evaluation; see `PopulationModule.settled`."""
+        """Context in which each layer's `tensor` gives the values of the next pass in evaluation; see `PopulationModule.settled`."""
         with ExitStack() as stack:
             for name, layer in self.layers.items():
                 assert isinstance(layer, Layer)
@@ -440,14 +440,14 @@ class Model(Loadable):
             yield
 
     def live(self) -> LiveModel:
-        """This network as it is now, ready to run on and on, a few steps at a time; see `LiveModel`."""
+        """A copy of this network that runs continuously, a few steps at a time; see `LiveModel`."""
         return LiveModel(self)
 
     def former_names(self) -> Mapping[str, str]:
         return former_names(self.network)
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Reads weights under names that they had once too."""
+        """Also reads weights under their former names."""
         for before, name in self.former_names().items():
             if prefix + before in state_dict:
                 state_dict[prefix + name] = state_dict.pop(prefix + before)

@@ -17,7 +17,7 @@ from sparsesnn.output import Output
 
 @dataclass(frozen=True)
 class Objective:
-    """What training minimizes: cross-entropy, and the activity regularizer where a bound is set."""
+    """What training minimizes: cross-entropy, plus the activity regularizer if a bound is set."""
 
     label_smoothing: float = option(0.0, "share of the target that is spread evenly over the classes", low=0, below=1)
     lower: float = option(0.0, "lower bound of the activity, spikes per neuron and step; 0: none", low=0, high=1)
@@ -27,11 +27,11 @@ class Objective:
 
     @property
     def regularizes(self) -> bool:
-        """Whether there is a bound."""
+        """Whether a bound is set."""
         return bool(self.lower or self.upper)
 
     def regularizer(self, output: Output, **batch: Any) -> Tensor:
-        """What the activities of all populations add to the loss, float32[].
+        """The penalty on the activities of all populations, float32[], which is added to the loss.
 
         Args:
             batch: n_samples and over_batch of `sparsesnn.loss.activity_regularizer`.
@@ -47,14 +47,14 @@ class Objective:
 
 
 def gather(comm: Communicator, x: Tensor) -> Tensor:
-    """The parts [b] of all ranks, one after another; no gradient."""
+    """The parts [b] of all ranks, concatenated; no gradient."""
     if comm.size == 1:
         return x.detach()
     return torch.from_numpy(np.concatenate(comm.all_gather(x.detach().cpu().contiguous().numpy())))
 
 
 def sum_whole(comm: Communicator, counts: Tensor) -> Tensor:
-    """The sum over ranks of whole numbers, exact in float32 below 2²⁴; every rank computes the same from it."""
+    """The sum over ranks of whole numbers, exact in float32 below 2²⁴; the same on every rank."""
     if comm.size == 1:
         return counts
     total: Tensor = _SumWhole.apply(counts, comm)

@@ -15,15 +15,15 @@ from sparsesnn.layers import LI
 from sparsesnn.options import option
 from sparsesnn.parameters import DELAYS, PopulationModule
 
-#: groups of parameters that may have a learning rate and a weight decay of their own
+#: groups of parameters that may have their own learning rate and weight decay
 GROUPS = ("weights", "recurrent", "readout", "bias", "neurons", "delays")
-#: the factor of axonal delays where none is given: they are numbers of steps, so a rate for weights would not move them
+#: the default factor of axonal delays: they are numbers of steps, so a learning rate for weights would hardly change them
 DELAYS_FACTOR = 100.0
 
 
 @dataclass(frozen=True)
 class Updates:
-    """What updates the weights; the numbers of `torch.optim.SGD`, `Adam` and `AdamW`."""
+    """The optimizer and its settings, those of `torch.optim.SGD`, `Adam` and `AdamW`."""
 
     name: str = option("adamw", "the optimizer", choices=("adamw", "adam", "sgd"))
     lr: float = option(1e-3, "learning rate after the warm-up", low=0, flag="lr", metavar="RATE")
@@ -51,14 +51,14 @@ class Updates:
     clip_norm: float = option(0.0, "largest norm of all gradients together; 0: no limit", low=0)
 
     def check_groups(self, where: str = "") -> None:
-        """`ConfigError` for a group that there is not; `where` stands before the names of options."""
+        """Raises `ConfigError` for an unknown group; `where` is put before the names of options."""
         for name in ("lr_factors", "weight_decays"):
             if unknown := sorted(set(getattr(self, name)) - set(GROUPS)):
                 raise ConfigError(f"{where}{name}: {unknown[0]!r} is no group; allowed: {', '.join(GROUPS)}")
 
     @property
     def state_keys(self) -> frozenset[str]:
-        """Names of the tensors that the optimizer keeps for a parameter once it has stepped."""
+        """Names of the tensors that the optimizer keeps for a parameter after its first step."""
         if self.name == "sgd":
             return frozenset({"momentum_buffer"}) if self.momentum else frozenset()
         return frozenset({"step", "exp_avg", "exp_avg_sq"})
@@ -67,11 +67,11 @@ class Updates:
 def make_optimizer(
     model: nn.Module, updates: Updates, adam: Callable[..., torch.optim.Optimizer] = torch.optim.Adam, **more: Any
 ) -> torch.optim.Optimizer:
-    """The optimizer, with a group of parameters for each learning rate and weight decay.
+    """Makes the optimizer, with one parameter group for each of `GROUPS` that has members.
 
     Args:
         adam: the class for adam or adamw.
-        more: arguments for it.
+        more: further arguments for that class.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, PopulationModule)]
     names = {id(p): name for layer in layers for name, p in _group_names(layer)}
@@ -92,7 +92,7 @@ def make_optimizer(
 
 
 def _group_names(layer: PopulationModule) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters of a layer with the names of their groups, but for those in "neurons"."""
+    """The parameters of a layer with their group names, except those in "neurons"."""
     for c, weight in zip(layer.incoming, layer.weights, strict=True):
         yield "recurrent" if c.is_recurrent else "readout" if isinstance(layer.population, LI) else "weights", weight
     if layer.bias is not None:
@@ -108,12 +108,12 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def clip(gradients: Iterable[Tensor], norm: float, clip_norm: float) -> None:
-    """Scales gradients whose norm is `norm` down to `clip_norm`, if that is above 0 and smaller."""
+    """Scales gradients of norm `norm` down to `clip_norm`, if `clip_norm` is above 0 and smaller."""
     if clip_norm and clip_norm < norm < math.inf:
         for gradient in gradients:
             gradient.mul_(clip_norm / norm)
 
 
 def gradients_of(model: nn.Module) -> Mapping[str, Tensor]:
-    """The gradients by the names of their parameters."""
+    """The gradients by parameter name."""
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

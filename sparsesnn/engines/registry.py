@@ -1,6 +1,6 @@
-"""Which engines there are: ours, and those that installed packages offer. Each is imported when it is first asked for.
+"""The available engines: built-in ones, and those of installed packages. Each is imported on first use.
 
-A package offers one in its pyproject.toml; its class extends `sparsesnn.engines.base.Engine`:
+A package registers its engine in pyproject.toml; the class extends `sparsesnn.engines.base.Engine`:
 
     [project.entry-points."sparsesnn.engines"]
     mine = "my_package.engine:MyEngine"
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from sparsesnn.network import Network
 
 GROUP = "sparsesnn.engines"
-#: ours, by the names that users give; the metadata of an installation may be missing or older than the sources
+#: the built-in engines by name; not read from the installed metadata, which may be missing or older than the sources
 OURS = {
     "cpu": "sparsesnn.engines.cpu.engine:CpuEngine",
     "dense": "sparsesnn.engines.dense.engine:DenseEngine",
     "ipu-model": "sparsesnn.engines.ipu.engine:IpuEngine",
     "ipu": "sparsesnn.engines.ipu.engine:IpuEngine",
 }
-#: what runs an engine's networks on several ranks, if it does not do so itself
+#: the class that runs an engine's networks on several ranks, if the engine does not do so itself
 OVER_RANKS = {"cpu": "sparsesnn.engines.ranks.engine:RanksEngine"}
 
 
@@ -49,22 +49,22 @@ def _offered() -> Mapping[str, EntryPoint]:
 
 
 def is_installed(point: EntryPoint) -> bool:
-    """Not for packages of the current folder, which `python -m` searches first: anyone's data may lie there."""
+    """False for packages in the current folder, which `python -m` searches first: it may hold untrusted files."""
     if point.dist is None or not sys.path or Path(sys.path[0] or ".").absolute() != Path.cwd():
         return True
     return Path(str(point.dist.locate_file(""))).absolute() != Path.cwd()
 
 
 def names() -> tuple[str, ...]:
-    """The names of all engines, ours first."""
+    """The names of all engines, built-in ones first."""
     return tuple(_offered())
 
 
 @functools.cache
 def engine_class(name: str) -> type[Engine]:
-    """The engine of a name, on one rank: what it reads and supports.
+    """The class of the engine called `name`, on one rank.
 
-    Errors: `ConfigError` for an unknown name, and for an engine of another package that cannot be imported.
+    Errors: `ConfigError` for an unknown name, or for another package's engine that cannot be imported.
     """
     if name not in _offered():
         raise ConfigError(f"backend: is {name!r}; allowed: {', '.join(names())}")
@@ -84,7 +84,7 @@ def engine_class(name: str) -> type[Engine]:
 
 
 def class_over_ranks(name: str) -> type[Engine]:
-    """The engine of a name, on several ranks."""
+    """The class of the engine called `name`, on several ranks."""
     return _load(EntryPoint(name, OVER_RANKS[name], GROUP)) if name in OVER_RANKS else engine_class(name)
 
 
@@ -95,7 +95,7 @@ def _load(point: EntryPoint) -> type[Engine]:
 
 @functools.cache
 def classes() -> Mapping[str, type[Engine]]:
-    """All engines that can be imported, by name; warns of the others."""
+    """All engines that can be imported, by name; warns about the others."""
     found = {}
     for name in names():
         try:
@@ -110,7 +110,7 @@ def classes() -> Mapping[str, type[Engine]]:
 
 @functools.cache
 def options() -> Mapping[str, Option]:
-    """What single engines read, by name; an option that several share takes the values of all of them."""
+    """The options of all engines, by name; an option that several share has the choices of all of them."""
     found: dict[str, Option] = {}
     for kind in classes().values():
         for name, known in options_of(kind.Options).items():
@@ -133,7 +133,7 @@ def options_class() -> Any:
 
 
 def takes(name: str, option: str, value: Any) -> bool:
-    """Whether an engine reads this value of an option; a default is always fine."""
+    """Whether an engine accepts this value of an option; a default is always accepted."""
     known = options_of(engine_class(name).Options).get(option)
     if known is None:
         return bool(value == _elsewhere(option).default)
@@ -141,7 +141,7 @@ def takes(name: str, option: str, value: Any) -> bool:
 
 
 def _elsewhere(option: str) -> Option:
-    """An option of any engine; ours are asked first, so that others are not imported for nothing."""
+    """An option of any engine; looks in the built-in ones first, to avoid importing others needlessly."""
     for name in OURS:
         if known := options_of(engine_class(name).Options).get(option):
             return known
@@ -157,12 +157,12 @@ def check_options(
     error: type[Exception] = ConfigError,
     of_layers: bool = False,
 ) -> None:
-    """Refuses an option that the engine does not read, or a value that no engine takes.
+    """Refuses an option that the engine does not read, or a value that no engine accepts.
 
     Args:
-        place: for the message, with {} where the option's name goes, such as "train.{}:".
-        error: what is raised.
-        of_layers: a message names only engines that run layers for `Model` and `Layer`.
+        place: prefix of the message, with {} for the option's name, such as "train.{}:".
+        error: the exception class to raise.
+        of_layers: name only engines that run layers for `Model` and `Layer` in the message.
     """
     for option, value in given.items():
         if takes(name, option, value):
@@ -181,13 +181,13 @@ def check_options(
 
 
 def options_for(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The same options without those that the engine does not read."""
+    """The given options, without those that the engine does not read."""
     known = options_of(engine_class(name).Options)
     return {option: value for option, value in given.items() if option in known and takes(name, option, value)}
 
 
 def unused_options(name: str) -> set[str]:
-    """Options of other packages' engines that this engine does not read: files that hold them need those packages."""
+    """Options of other packages' engines that this engine does not read: files with these options require those packages."""
     used = {option for other in (*OURS, name) for option in options_of(engine_class(other).Options)}
     return set(options()) - used
 
@@ -203,13 +203,13 @@ def runners() -> Mapping[str, type[Engine]]:
 def make_runner(
     name: str, given: Mapping[str, Any], network: Network | None = None, grid: Grid | None = None
 ) -> Runner:
-    """What runs the layers of a `Model` or a `Layer`.
+    """Makes the runner of a `Model` or a `Layer`.
 
     Args:
-        given: options of engines; others than those that this one reads must be defaults.
+        given: options of engines; those that this engine does not read must have their defaults.
         network, grid: see `Runner`.
 
-    Errors: `DescriptionError` for an engine that there is not, or that does not run so, and for options that it does not read.
+    Errors: `DescriptionError` for an engine that is unknown or has no runner, and for options that it does not read.
     """
     if name not in names() or engine_class(name).runner is None:
         raise DescriptionError(f"backend is {name!r}; allowed: {', '.join(runners())}")

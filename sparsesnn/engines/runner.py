@@ -1,4 +1,4 @@
-"""What `Model` and `Layer` hold of an engine: its runner, which runs layers, and whole networks if it can."""
+"""The part of an engine that `Model` and `Layer` hold: its runner, which runs layers, and whole networks if it can."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 class Runner:
-    """Runs layers for `Model`, which has one for all of them, and for a `Layer` that is used alone.
+    """Runs layers for `Model`, which has one runner for all its layers, and for a `Layer` that is used alone.
 
-    An engine derives its own; `run_layer` is all that it must give. What is here reads tensors [T, B, N], runs layers one after
-    the other, and knows no ranks.
+    An engine derives its own; only `run_layer` is required. This base class reads tensors [T, B, N], runs layers one by one, and
+    does not support ranks.
 
     Args:
-        name: of the engine, as users give it.
-        options: of the engine, an instance of its `Options`.
-        network: of a `Model`; None: of a `Layer` that is used alone.
+        name: the engine's name, as users give it.
+        options: the engine's options, an instance of its `Options`.
+        network: the `Model`'s network; None: for a `Layer` that is used alone.
         grid: the ranks that run the network together; None: this process alone.
 
     Attributes:
-        parts: how the network lies on ranks, see `sparsesnn.engines.ranks.parts`; None: this process has all of it.
-        numbers_drawn: initial weights are drawn so many at a time; 0: those of a connection at once.
+        parts: how the network is divided over ranks, see `sparsesnn.engines.ranks.parts`; None: this process has all of it.
+        numbers_drawn: how many initial weights are drawn at a time; 0: all of a connection at once.
     """
 
     parts: Any = None
@@ -45,12 +45,12 @@ class Runner:
     # ---- checks ------------------------------------------------------------------------------------------------
 
     def check(self, connections: Iterable[Any]) -> None:
-        """`DescriptionError` for connections into a layer that the engine does not run."""
+        """Raises `DescriptionError` for connections into a layer that the engine does not run."""
 
     # ---- forms of spikes ---------------------------------------------------------------------------------------
 
     def readable(self, spikes: SpikeBatch) -> Any:
-        """Lists in the form that single layers read."""
+        """Spike lists in the form that single layers read."""
         return spikes.to_dense()
 
     def read(self, model: Any, spikes: Any) -> Any:
@@ -58,11 +58,11 @@ class Runner:
         return as_tensor(spikes.to(weights_like(model).device) if isinstance(spikes, SpikeBatch) else spikes)
 
     def delayed(self, layer: Any, c: Any, x: Any, first_step: int) -> Any:
-        """A sender's spikes, from `first_step` on, after the axonal delays of the connection `c`."""
+        """A sender's spikes, from step `first_step`, after the axonal delays of the connection `c`."""
         return delayed_tensor(as_tensor(x), layer.axonal_delays(c), layer.between_steps(c))[first_step:]
 
     def by_name(self, fired: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What populations fired, as an output holds it."""
+        """The spikes of populations by name, as an `Output` holds them."""
         return fired
 
     # ---- running -----------------------------------------------------------------------------------------------
@@ -74,18 +74,18 @@ class Runner:
         raise NotImplementedError
 
     def layers_run(self, layers: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
-        """While the layers of a network run one after the other."""
+        """Context in which the layers of a network run one by one."""
         return contextlib.nullcontext()
 
     def thinned(self, model: Any, population: str, spikes: Any, heard: Heard) -> Any:
-        """A population's spikes without those that dropout leaves out; see `sparsesnn.engines.dropout`."""
+        """A population's spikes after dropout; see `sparsesnn.engines.dropout`."""
         return thinned_tensor(as_tensor(spikes), list(model.network.populations).index(population), heard)
 
     def run_network(
         self, model: Any, data: Any, past: Mapping[str, LayerState], heard: Heard | None, first_sample: int
     ) -> tuple[dict[str, Any], dict[str, LayerState], Callable[[str], Any]] | None:
-        """A pass in one call: what each population puts out, the input first; the states; and for each population, when it is called, the
-        spikes of its senders as they arrive. None: layers run one after the other."""
+        """Runs a pass in one call. Returns the outputs by population, the input first; the states; and a function that gives, by
+        population, the spikes of its senders as they arrive. None: layers run one by one."""
         return None
 
     def learn(
@@ -96,11 +96,11 @@ class Runner:
         heard: Heard | None,
         first_sample: int,
     ) -> tuple[Tensor, Output] | None:
-        """A pass that begins a sequence, its loss and the way back, in one call: the loss and the output; None: autograd does it."""
+        """Runs a pass that begins a sequence, its loss and its backward pass in one call: loss and output. None: autograd does it."""
         return None
 
     def begin_backward(self, n_samples: int, first_sample: int) -> None:
-        """Before a pass whose backward pass `finish_backward` completes."""
+        """Called before a pass whose backward pass `finish_backward` completes."""
 
     def finish_backward(self) -> None:
         """Completes the gradients of a batch that ranks share."""
@@ -108,11 +108,11 @@ class Runner:
     # ---- networks that run continuously ------------------------------------------------------------------------
 
     def still(self, model: Any) -> Any:
-        """A copy of a model for evaluation, with the weights as they are now."""
+        """A copy of a model for evaluation, with its current weights."""
         return copy.deepcopy(model).eval()
 
     def live_call(self, still: Any) -> Callable[[Any, Any], Output] | None:
-        """A faster call of a model that `still` made, of the next steps and the state before them."""
+        """A faster way to call a model made by `still`, with the next steps and the state before them; None: there is none."""
         return None
 
 
@@ -129,7 +129,7 @@ def as_tensor(x: Any) -> Tensor:
 
 
 def thinned_tensor(x: Tensor, population: int, heard: Heard) -> Tensor:
-    """Spikes [T, B, N] without those that dropout leaves out; the gradient flows back to those that stay."""
+    """Spikes [T, B, N] after dropout; the gradient flows back to the spikes that are kept."""
     step, sample, neuron = (np.arange(n).reshape(shape) for n, shape in zip(x.shape, _AXES, strict=True))
     return x * torch.from_numpy(heard(population, step, sample, neuron)).to(x.device, x.dtype)
 
@@ -138,7 +138,7 @@ _AXES = ((-1, 1, 1), (1, -1, 1), (1, 1, -1))
 
 
 def delayed_tensor(x: Tensor, delays: Tensor, between: bool) -> Tensor:
-    """Spikes [T, B, M] as they arrive after `delays` [M], in steps; `between`: they may lie between steps, else they are whole."""
+    """Spikes [T, B, M] as they arrive after `delays` [M], in steps; `between`: delays may be fractions of a step, else they are whole."""
     steps = delays.detach().floor()
     moved = _moved(x, steps.long())
     if between:

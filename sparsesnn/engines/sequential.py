@@ -1,4 +1,4 @@
-"""Layers one after the other."""
+"""A chain of layers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from sparsesnn.output import LayerState
 
 
 class Sequential(nn.Sequential):
-    """A chain of `Layer`s and any other modules, such as an encoder in front or a `Linear` behind.
+    """A chain of `Layer`s and any other modules, such as an encoder in front or a `Linear` at the end.
 
-    `out, states = Sequential(Layer(LIF(256), 700), Layer(LI(20), 256))(spikes)`; chunks: pass `states` on. A chain with delays,
-    branches or a training run of its own is a `Network`.
+    `out, states = Sequential(Layer(LIF(256), 700), Layer(LI(20), 256))(spikes)`; chunks: pass `states` on. For delays, branches or
+    `sparsesnn.train`, describe a `Network` instead.
 
     Args:
-        modules: run in this order; a `Layer` has one source and hands its spikes to the next, other modules get and give one
-            value.
+        modules: run in this order; a `Layer` has one source and passes its spikes to the next, other modules take and return
+            one value.
 
-    Errors: `DescriptionError` where neighboring layers do not fit, or an `LI`, which does not fire, feeds another layer.
+    Errors: `DescriptionError` if neighboring layers do not fit, or if an `LI`, which does not fire, feeds another layer.
     """
 
     def __init__(self, *modules: nn.Module) -> None:
@@ -49,10 +49,10 @@ class Sequential(nn.Sequential):
         """Runs T steps.
 
         Args:
-            x: what the first module reads: a `SpikeBatch` (a tensor [T, B, N] with backend "dense").
-            states: of the call before; None: zero potentials.
+            x: the input of the first module: a `SpikeBatch` (a tensor [T, B, N] with backend "dense").
+            states: from the previous call; None: zero potentials.
 
-        Returns: what the last module gives, and for every module its state (None where it has none).
+        Returns: the output of the last module, and the state of every module (None if it has none).
         """
         if states is not None and len(states) != len(self):
             raise DescriptionError(

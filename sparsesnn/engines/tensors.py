@@ -16,12 +16,12 @@ from sparsesnn.parameters import former_names, is_step_counter, stable_names
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """`model/<name>` → parameter or buffer; copies, for the next step changes the originals."""
+    """`model/<name>` → parameter or buffer; copies, because the next step changes the originals."""
     return {f"model/{name}": tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """`optim/<parameter>/<key>` → state of the optimizer; states that are None are left out."""
+    """`optim/<parameter>/<key>` → state of the optimizer, without entries that are None."""
     tensors = {}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -31,10 +31,10 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 
 def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Puts `model/<name>` tensors into a model; names, shapes and dtypes must be those of the model, values finite."""
+    """Loads `model/<name>` tensors into a model; names, shapes and dtypes must match the model, and no value may be NaN."""
     wanted = model.state_dict()
     given = {name[len("model/") :]: t for name, t in _renamed(model, tensors).items() if name.startswith("model/")}
-    # files from before layers counted: as if training began now
+    # older files have no step counters: start them at 0
     given |= {name: torch.zeros_like(x) for name, x in wanted.items() if name not in given and is_step_counter(name)}
     if set(given) != set(wanted):
         missing, extra = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
@@ -47,7 +47,7 @@ def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -
 
 
 def _renamed(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights under names that they had once get those that they have now."""
+    """The tensors, with former weight names replaced by current ones."""
     now = former_names(model.network)
     found = {}
     for full_name, tensor in tensors.items():
@@ -64,7 +64,7 @@ def restore_optimizer(
     state_keys: frozenset[str],
     where: str,
 ) -> None:
-    """Puts `optim/<parameter>/<key>` tensors into an optimizer that keeps `state_keys` for a parameter."""
+    """Loads `optim/<parameter>/<key>` tensors into an optimizer that keeps `state_keys` for each parameter."""
     parameters = dict(model.named_parameters())
     for full_name, tensor in _renamed(model, tensors).items():
         if not full_name.startswith("optim/"):
@@ -87,21 +87,21 @@ def _check_like(name: str, tensor: Tensor, wanted: Tensor, where: str) -> None:
             f"{where}: {name} is {tensor.dtype}{list(tensor.shape)}; "
             f"the network needs {wanted.dtype}{list(wanted.shape)}"
         )
-    # thresholds may be -inf on purpose; NaN is never meant
+    # thresholds may be -inf on purpose; NaN is always an error
     if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
         raise CheckpointError(f"{where}: {name} holds NaN; the checkpoint cannot be used")
 
 
 def first_not_finite(tensors: Mapping[str, Tensor], may_be_infinite: Container[str] = ()) -> tuple[str, float] | None:
-    """Name and value of the first number that is NaN or infinite; None where all are finite.
+    """Name and value of the first number that is NaN or infinite; None if all are finite.
 
     Args:
-        may_be_infinite: names of tensors in which NaN alone is wrong.
+        may_be_infinite: names of tensors in which only NaN is an error.
     """
     for name, tensor in tensors.items():
         if tensor.is_floating_point():
             if tensor.numel() and torch.isfinite(torch.stack(torch.aminmax(tensor))).all():
-                continue  # nothing is copied; NaN is the least and the largest
+                continue  # needs no copy; NaN propagates to both extremes
             bad = torch.isnan(tensor) if name in may_be_infinite else ~torch.isfinite(tensor)
             if bool(bad.any()):
                 return name, float(tensor[bad][0])
@@ -118,10 +118,10 @@ def sha256(
     network: Network,
     whole: Callable[[str, Tensor], tuple[Sequence[int], Iterable[npt.NDArray[Any]]]],
 ) -> str:
-    """Over the named tensors of a network; the names are those of `sparsesnn.parameters.stable_names`.
+    """SHA-256 over the named tensors of a network, under the names of `sparsesnn.parameters.stable_names`.
 
     Args:
-        whole: shape of a tensor over all ranks, and its rows, some at a time.
+        whole: gives the shape of a tensor over all ranks, and its rows in blocks.
     """
     digest, before = hashlib.sha256(), stable_names(network)
     for name, tensor in sorted(tensors.items(), key=lambda item: before.get(item[0], item[0])):

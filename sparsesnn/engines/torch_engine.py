@@ -1,4 +1,4 @@
-"""What engines share whose network is a `torch.nn.Module` of this process: loss, backward pass, update."""
+"""Base of engines whose network is a `torch.nn.Module` in this process: loss, backward pass, update."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from sparsesnn.spikes import SpikeBatch
 
 
 class TorchEngine(Engine):
-    """Trains a module that this process holds, with an optimizer of `torch.optim`'s kind.
+    """Trains a module in this process, with a `torch.optim.Optimizer`.
 
     Attributes:
-        model: the network; its parameters are those of this rank.
+        model: the network, with this rank's parameters.
         optimizer: updates them.
     """
 
@@ -45,11 +45,11 @@ class TorchEngine(Engine):
         ema = training.updates.ema
         self.average = Average(self.model, ema) if ema else None
         self.factors = training.dropout.factors(network)
-        self._learning: dict[str, Tensor] = {}  # parameters, while others are evaluated in their place
+        self._learning: dict[str, Tensor] = {}  # the trained parameters, while `evaluated` replaces them
 
     @classmethod
     def adam(cls, parameters: Any, **arguments: Any) -> torch.optim.Optimizer:
-        """Adam in the form that is fastest for the engine's model; arguments as of `torch.optim.Adam`."""
+        """The fastest form of Adam for the engine's model; takes the arguments of `torch.optim.Adam`."""
         return torch.optim.Adam(parameters, fused=True, **arguments)
 
     @abstractmethod
@@ -58,7 +58,7 @@ class TorchEngine(Engine):
 
     @abstractmethod
     def _make_optimizer(self) -> torch.optim.Optimizer:
-        """What updates the model's parameters."""
+        """The optimizer of the model's parameters."""
 
     # ---- batches -----------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class TorchEngine(Engine):
         return self._measured(output, cross_entropy.logits, batch.labels, value, norm)
 
     def finish_backward(self) -> float:
-        """Completes the gradients of the whole batch and clips them; their norm before."""
+        """Completes the gradients of the whole batch and clips them; returns their norm before clipping."""
         gradients = optimizers.gradients_of(self.model)
         norm = self._norm(gradients) if gradients else 0.0
         optimizers.clip(gradients.values(), norm, self.training.updates.clip_norm)
@@ -105,7 +105,7 @@ class TorchEngine(Engine):
         return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients.values()])))
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        """In what a training step computes products."""
+        """The context that sets the precision of products in a training step."""
         return contextlib.nullcontext()
 
     def run(self, batch: Batch) -> Output:
@@ -113,8 +113,7 @@ class TorchEngine(Engine):
         return output
 
     def learn(self, batch: Batch, loss_of: Callable[[Output], Tensor]) -> Output:
-        """Runs a batch forward, differentiates the loss of what the network puts out, which it returns, and leaves the gradients in
-        the model's parameters."""
+        """Runs a batch forward and its loss backward; returns the output and leaves the gradients in the model's parameters."""
         with self._precision():
             output = self.run(batch)
         loss_of(output).backward()
@@ -146,7 +145,7 @@ class TorchEngine(Engine):
         return reached
 
     def start(self) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     @contextlib.contextmanager
     def evaluated(self) -> Iterator[None]:

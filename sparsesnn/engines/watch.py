@@ -1,6 +1,6 @@
-"""Warnings in a training loop of one's own: populations that never fire, swapped axes, gradients that stay on their process.
+"""Warnings for custom training loops: populations that never fire, swapped axes, gradients that are not summed over processes.
 
-`sparsesnn.train` reports on its runs itself (`sparsesnn/train/health.py`) and uses none of this.
+`sparsesnn.train` has its own reports (`sparsesnn/train/health.py`) and uses none of this.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch.distributed
 from sparsesnn.layers import Population
 from sparsesnn.network import Network
 
-#: training steps without a spike after which a population is reported; while all fire, only every 20th step is counted
+#: training steps without a spike before a population is reported; while all fire, only every 20th step is checked
 SILENT_STEPS = 20
-#: passes at the beginning of training in which nearly nothing fires, after which the input is reported
+#: passes with almost no spikes at the beginning of training before the input is reported
 FIRST_PASSES = 3
-#: an input with more samples per time step may have swapped axes
+#: an input with more samples per time step than this may have swapped axes
 SAMPLES_PER_STEP = 4
-#: nearly nothing fires if no population has as many spikes in a sample, on average
+#: there are almost no spikes if every population has fewer than this per sample, on average
 SPIKES_PER_SAMPLE = 0.25
 
 
@@ -31,7 +31,7 @@ class Watch:
     """Counts the training steps of a model; each warning is given once.
 
     Args:
-        network: of the model. Populations of fixed activity are not counted: their lists are full by definition.
+        network: the model's network. Populations of fixed activity are not counted: their lists are full by definition.
     """
 
     def __init__(self, network: Network) -> None:
@@ -54,11 +54,11 @@ class Watch:
             )
 
     def ran(self, spikes: Any, activity: Callable[[], Mapping[str, float]]) -> None:
-        """Called after a pass of training that begins a sequence; counts the first ones alone.
+        """Called after a training pass that begins a sequence; checks only the first few.
 
         Args:
             spikes: the input.
-            activity: counts the spikes of all populations that fire.
+            activity: gives the activity of all spiking populations.
         """
         if self._n_passes >= FIRST_PASSES:
             return
@@ -93,7 +93,7 @@ class Watch:
 
 
 def _warn(message: str) -> None:
-    """Warns at the line of the caller's program."""
+    """Warns at the line of the user's program."""
     ours = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
