@@ -1,23 +1,23 @@
-"""The baseline: every neuron of every step computed by PyTorch, with the engine's semantics, as fast as dense gets.
+"""The baseline: PyTorch computes every neuron in every step, with the engine's semantics, as fast as a dense engine can.
 
-| mode | what runs | kept for the backward pass, a neuron and step |
+| mode | computation | kept for the backward pass, per neuron and step |
 |---|---|---|
-| `step` | plain autograd, one step at a time: the loop that people write | the input, the potential, the spike, and more |
+| `step` | plain autograd, one step at a time: the usual loop | the input, the potential, the spike, and more |
 | `hoist` | input products over the whole sequence, autograd over the steps | the current, the potential, the spike, and more |
-| `fused` | one autograd node a population; its dynamics in C++ or, on CUDA, Triton | the input current, and a byte a spike |
+| `fused` | one autograd node per population; its dynamics in C++ or, on CUDA, Triton | the input current, and a byte per spike |
 
-All three compute what `sparsesnn.reference` specifies, up to the order of sums in the matrix products. `auto` is `fused`
-if that can run, else `hoist`, which serves autocast, bfloat16, CUDA without Triton, recurrent delays and recurrent maps.
+All three follow `sparsesnn.reference`, up to the order of sums in the matrix products. `auto` is `fused` if that can run,
+else `hoist`, which supports autocast, bfloat16, CUDA without Triton, recurrent delays and recurrent maps.
 
     engine.py     training steps; replicas.py: over ranks of torchrun
-    layer.py      reads and checks a call, chooses the mode; call.py: what a mode reads
+    layer.py      reads and checks a call, chooses the mode; call.py: the input of a mode
     neuron.py     one step of a population with autograd; surrogate derivatives
     unrolled.py   step and hoist: one loop
     fused.py      fused
-    on_cpu.py     what it is made of on a CPU: dynamics in C++, matrix products
+    on_cpu.py     its operations on a CPU: dynamics in C++, matrix products
     pieces.py     PyTorch's products on the engine's threads
-    on_cuda.py    the same for CUDA; triton_kernels.py, triton_ops.py: its dynamics
-    spikes.py     what travels between fused populations
+    on_cuda.py    its operations on CUDA; triton_kernels.py, triton_ops.py: the dynamics
+    spikes.py     spikes passed between fused populations
 """
 
 from sparsesnn.engines.dense.layer import MODES, check_mode, choose_mode, run_layer

@@ -1,4 +1,4 @@
-"""What one call of a population reads, and what it returns: the input of every mode."""
+"""The input and the result of one call of a population, in every mode."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from sparsesnn.synapses import Synapses
 
 @dataclass(frozen=True)
 class Source:
-    """A sending population: spikes [T', B, M], a weight as its synapses want it; row t - shift arrives at step t."""
+    """A sending population: spikes [T', B, M], a weight in its synapses' form; row t - shift arrives at step t."""
 
-    spikes: Tensor | DenseSpikes  # DenseSpikes: for the mode "fused" alone
+    spikes: Tensor | DenseSpikes  # DenseSpikes: only in the mode "fused"
     weight: Tensor
     shift: int
     synapses: Synapses
 
 
 class Axonal(NamedTuple):
-    """Delays of single senders.
+    """Delays per sender.
 
     Args:
-        groups: the different whole delays, each with the ids of its senders.
-        order: [N], where each sender stands in all groups behind one another.
-        fraction: [N], parts of a step where delays lie between two; None: they are whole.
+        groups: the distinct whole delays, each with the ids of its senders.
+        order: [N], the position of each sender in the concatenated groups.
+        fraction: [N], the fractions of a step beyond the whole delays; None: delays are whole.
     """
 
     groups: tuple[tuple[int, Tensor], ...]
@@ -44,7 +44,7 @@ class Axonal(NamedTuple):
         return Axonal(groups, torch.cat([ids for _, ids in groups]).argsort(), delays - steps if between else None)
 
     def arriving(self, own: Sequence[Tensor], delay: int) -> Tensor:
-        """[B, N], from the spikes of all steps before this one."""
+        """The spikes that arrive, [B, N], from the spikes of all steps before this one."""
         parts = [
             torch.cat([own[-(delay + d + part)][:, ids] for d, ids in self.groups], 1)[:, self.order]
             for part in range(1 if self.fraction is None else 2)
@@ -53,7 +53,7 @@ class Axonal(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A recurrent connection: a weight as its synapses want it, and the steps that its spikes travel."""
+    """A recurrent connection: a weight in its synapses' form, and its delay in steps."""
 
     weight: Tensor
     delay: int
@@ -61,12 +61,12 @@ class Loop(NamedTuple):
     axonal: Axonal | None = None
 
     def arriving(self, own: Sequence[Tensor]) -> Tensor:
-        """[B, N], what it brings, from the spikes of all steps before this one."""
+        """The spikes that arrive, [B, N], from the spikes of all steps before this one."""
         return self.axonal.arriving(own, self.delay) if self.axonal else own[-self.delay]
 
 
 def arriving(spikes: Tensor, shift: int, start: int, stop: int) -> tuple[Tensor, int]:
-    """Rows of `spikes` that arrive in steps `start` to `stop` - 1; how many of the first steps nothing arrives in."""
+    """Rows of `spikes` that arrive in steps `start` to `stop` - 1, and the number of first steps without arrivals."""
     silent = min(max(0, shift - start), stop - start)
     return spikes[max(0, start - shift) : max(0, stop - shift)], silent
 
@@ -82,8 +82,8 @@ class Call:
         bias: [N] or None.
         n_steps, n_samples, n: T, B, N.
         state: [B, N] each, in the model's order, before the first step.
-        own: [B, N] each, the spikes of the last steps, as many as the longest delay of a loop; with axonal delays one more.
-        fresh: nothing came before: a sequence begins.
+        own: [B, N] each, the spikes of the last d steps, d the longest delay of a loop; one more with axonal delays.
+        fresh: whether a sequence begins.
     """
 
     neuron: Neuron
@@ -99,12 +99,12 @@ class Call:
 
     @property
     def recurrent_weight(self) -> Tensor | None:
-        """Of a single loop of delay 1, which the mode "fused" computes."""
+        """The weight of a single loop of delay 1, for the mode "fused"."""
         return self.loops[0].weight if self.loops else None
 
     @property
     def v(self) -> Tensor:
-        """The first of the states."""
+        """The first state."""
         return self.state[0]
 
 

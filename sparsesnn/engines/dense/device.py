@@ -1,4 +1,4 @@
-"""Where the backend `dense` runs: a device by its name, its peak memory, the energy it takes."""
+"""Devices of the backend `dense`: lookup by name, peak memory, energy use."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def find_device(text: str) -> torch.device:
-    """`"cpu"`, `"cuda"` (the current one) or `"cuda:1"` as a device that is there.
+    """The device called `"cpu"`, `"cuda"` (the current one) or `"cuda:1"`.
 
-    Errors: `ConfigError` for another name, and where there is no such device.
+    Errors: `ConfigError` for another name, or if there is no such device.
     """
     kind, colon, number = text.partition(":")
     if text != "cpu" and (kind != "cuda" or (colon and not number.isdecimal())):
@@ -34,38 +34,38 @@ def find_device(text: str) -> torch.device:
 
 
 def check_precision(precision: str, place: str = "{}:") -> None:
-    """`ConfigError` for a precision that does not exist; `place`: for the message, with {} where the option's name goes."""
+    """Raises `ConfigError` for an unknown precision; `place`: prefix of the message, with {} for the option's name."""
     if precision not in PRECISIONS:
         raise ConfigError(f"{place.format('precision')} is {precision!r}; allowed: {', '.join(PRECISIONS)}")
 
 
 def autocast(device: torch.device, precision: str) -> Any:
-    """Products in a precision of 16 bits, state and weights that learn in float32; nothing for float32."""
+    """Autocast context: products in a 16-bit precision, state and trained weights in float32; does nothing for float32."""
     if precision == "float32":
         return contextlib.nullcontext()
     return torch.autocast(device.type, getattr(torch, precision))
 
 
 def use_precision(device: torch.device, precision: str) -> None:
-    """Lets convolutions in float32 on CUDA be that, in the whole process: PyTorch takes TF32 for them, with 10 bits of 23."""
+    """Makes float32 convolutions on CUDA exact, in the whole process: by default PyTorch uses TF32, with 10 of 23 mantissa bits."""
     if device.type == "cuda" and precision == "float32":
         torch.backends.cudnn.allow_tf32 = False
 
 
 def synchronize(device: torch.device) -> None:
-    """Waits until the device has done what it was told; a CPU has."""
+    """Waits until the device has finished its queued work; does nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def device_name(device: torch.device) -> str:
-    """What the maker calls it."""
+    """The manufacturer's name of a CUDA device, else "cpu"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 @contextlib.contextmanager
 def peak_memory(device: torch.device) -> Iterator[list[int]]:
-    """The highest memory of a CUDA device within, in bytes above what was held before: one number, set at the end."""
+    """Measures the peak memory of a CUDA device inside the context, in bytes above the memory in use before: one number, set at the end."""
     found: list[int] = []
     synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -76,9 +76,9 @@ def peak_memory(device: torch.device) -> Iterator[list[int]]:
 
 
 def joules(device: torch.device) -> float | None:
-    """The energy that a device has taken since its driver was loaded; None where nobody counts.
+    """The energy that a device has used since its driver was loaded, in joules; None if it is not measured.
 
-    NVML counts whole devices in millijoules, from Volta on; other programs' work on the device is in it.
+    NVML counts millijoules of whole devices, from Volta on, including the work of other programs.
     """
     if device.type != "cuda":
         return None
@@ -94,7 +94,7 @@ def joules(device: torch.device) -> float | None:
 
 @functools.cache
 def _nvml_handle(index: int) -> tuple[Any, Any] | None:
-    """NVML and its name for a device of PyTorch's: by the device's UUID, since PyTorch may count only visible ones."""
+    """NVML and its handle of a PyTorch device: found by UUID, because PyTorch may number only visible devices."""
     try:
         import pynvml
     except ImportError:

@@ -1,4 +1,4 @@
-"""What defines a population's dynamics, as the C++ and the Triton kernels take it."""
+"""A population's dynamics in the form that the C++ and Triton kernels take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsesnn.layers import LI, Population
 
 
 class Numbers(NamedTuple):
-    """A population's parameters in the model's order, and its secondary threshold (None of a readout); [N] each."""
+    """A population's parameters in the model's order, and its secondary threshold (None for a readout); [N] each."""
 
     parameters: tuple[Tensor, ...]
     grad_threshold: Tensor | None
@@ -31,7 +31,7 @@ class Dynamics:
 
     @classmethod
     def of(cls, population: LI | Population) -> Dynamics:
-        """Of a described population."""
+        """The dynamics of `population`."""
         names = tuple(parameter.name for parameter in population.parameters)
         model = (population.kernel, population.states, names, population.constants)
         if isinstance(population, LI):

@@ -1,4 +1,4 @@
-"""Every neuron of every step, by PyTorch: on the cores of this machine, or on CUDA devices."""
+"""The engine that computes every neuron in every step with PyTorch, on the cores of this machine or on CUDA devices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sparsesnn.rounding import BITS
 
 @dataclass(frozen=True)
 class DenseOptions:
-    """What the engine reads."""
+    """The engine's options."""
 
     weight_dtype: str = weight_dtype(*BITS)
     dense_mode: str = option(
@@ -45,7 +45,7 @@ class DenseOptions:
 
 
 class DenseEngine(TorchEngine):
-    """The baseline; over ranks of torchrun by DistributedDataParallel, replicas only."""
+    """The baseline; over ranks of torchrun it uses DistributedDataParallel, for replicas only."""
 
     Options = DenseOptions
     options: DenseOptions
@@ -97,7 +97,7 @@ class DenseEngine(TorchEngine):
         return make_optimizer(self.model, updates, kind, fused=True)
 
     def start(self) -> None:
-        """All ranks begin with the weights of the first one."""
+        """Gives all ranks the weights of the first one."""
         if isinstance(self.grid.replicas, TorchGroup):
             self.replicated = Replicated(self.model, self.grid.replicas)
 

@@ -1,8 +1,8 @@
-"""Whether the first step of a sequence differs from the others: nobody has fired before it, so nobody is reset.
+"""Whether the first step of a sequence differs from the others: no neuron has fired before it, so none is reset.
 
-The kernels read who fired before a step off the potential: v > θ. Before the first step it is 0, and that is what it says
-unless a threshold is negative, which one that learns can become. Then 0 > θ, though there was no spike, and subtracting θ
-would change what follows. The C++ kernels are told (`fresh`); the Triton kernels run that step by itself, without a reset.
+The kernels derive the spikes before a step from the potential: v > θ. Before the first step v is 0, so no neuron counts as
+fired unless its threshold is negative, which a trained threshold can become. Then 0 > θ without a spike, and subtracting θ
+would change the results. The C++ kernels take a flag (`fresh`); the Triton kernels run that step separately, without a reset.
 """
 
 from __future__ import annotations
@@ -11,5 +11,5 @@ from sparsesnn.layers import LI, Population
 
 
 def matters(population: LI | Population) -> bool:
-    """Whether 0 may lie above a threshold and a spike would change something."""
+    """Whether the population fires and its threshold may become negative."""
     return isinstance(population, Population) and population.learn_threshold

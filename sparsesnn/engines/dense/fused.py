@@ -1,14 +1,14 @@
-"""`fused`: a population's whole sequence is one autograd node, and what lies between its matrix products is C++ or Triton.
+"""`fused`: a population's whole sequence is one autograd node: matrix products, with the dynamics in C++ or Triton.
 
     forward    chunk by chunk: current = bias + Σ spikes·W (a matrix product) → dynamics → spikes
-    backward   chunk by chunk, last first: the potentials again from the kept current → ∂L/∂current
+    backward   chunk by chunk, last first: recompute the potentials from the kept current → ∂L/∂current
                → dW += spikesᵀ·∂L/∂current, and ∂L/∂spikes of the source = ∂L/∂current·Wᵀ (matrix products)
 
 Kept between the two: the input current [T, B, N], the state at the start of each chunk, and the spikes as a byte each
-(`spikes.py`), which the next population needs for its weight's gradient. A recurrent population does its recurrent product step by step both ways; the gradient
-of its weight is one product a chunk.
+(`spikes.py`), which the next population needs for its weight's gradient. A recurrent population computes its recurrent product
+step by step, forward and backward; the gradient of its weight is one product per chunk.
 
-What computes is in `on_cpu.py` and `on_cuda.py`.
+The operations are in `on_cpu.py` and `on_cuda.py`.
 
 Source: Liang et al., "Accelerating Spatiotemporal Supervised Training of Large-Scale Spiking Neural Networks on GPU"
 (DATE 2022), for Conv → LIF on GPUs: store x alone, fuse the rest over time.
@@ -39,7 +39,7 @@ from sparsesnn.synapses import Synapses
 
 
 def kit_of(device: torch.device) -> ModuleType:
-    """What computes on a device: `on_cpu` or `on_cuda`, modules with the same functions."""
+    """The module with a device's operations: `on_cpu` or `on_cuda`, which have the same functions."""
     if device.type == "cpu":
         return on_cpu
     from sparsesnn.engines.dense import on_cuda
@@ -48,13 +48,13 @@ def kit_of(device: torch.device) -> ModuleType:
 
 
 def run(call: Call) -> Result:
-    """See the module; spikes (LI: potentials) as float[T, B, N]."""
+    """Runs a call in the mode "fused"; spikes (LI: potentials) as float[T, B, N]."""
     out, run = _run(call, packed=False)
     return out, run.state
 
 
 def run_packed(call: Call) -> tuple[DenseSpikes, tuple[Tensor, ...]]:
-    """The same with a byte a spike, for the next fused population."""
+    """The same with one byte per spike, for the next fused population."""
     gradient, run = _run(call, packed=True)
     assert run.fired is not None
     return DenseSpikes(run.fired, gradient), run.state
@@ -62,7 +62,7 @@ def run_packed(call: Call) -> tuple[DenseSpikes, tuple[Tensor, ...]]:
 
 def _run(call: Call, *, packed: bool) -> tuple[Tensor, _Run]:
     neuron = call.neuron
-    # one value a neuron: autograd sums the gradients of a value that all share
+    # one value per neuron: autograd sums the gradients of a shared value
     per_neuron = [x.expand(call.n).contiguous() for x in neuron.parameters]
     grad_threshold = neuron.grad_threshold
     spikes = [source.spikes for source in call.sources]
@@ -102,7 +102,7 @@ def _run(call: Call, *, packed: bool) -> tuple[Tensor, _Run]:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The tensors of a call, cut from autograd; spikes are bool or float."""
+    """The tensors of a call, detached; spikes are bool or float."""
 
     spikes: tuple[Tensor, ...]
     weights: tuple[Tensor, ...]
@@ -112,7 +112,7 @@ class _Inputs:
 
     @classmethod
     def of(cls, inputs: Sequence[Tensor | None], fired: Sequence[Tensor | None]) -> _Inputs:
-        """`inputs` as `_Fused` takes them; where `fired` says who fired, the input is only a gradient's place."""
+        """`inputs` as `_Fused` takes them; a source in `fired` uses those spikes, and its input only carries the gradient."""
         tensors = [None if x is None else x.detach() for x in inputs]
         present = [x for x in tensors[: 2 * len(fired)] if x is not None]
         recurrent_weight, bias, grad_threshold, *parameters = tensors[2 * len(fired) :]
@@ -127,22 +127,22 @@ class _Inputs:
 
 @dataclass
 class _Run:
-    """One call: its state moves on in the forward pass, its chunks remember where they started.
+    """One call: the forward pass updates its state and keeps the state at the start of each chunk.
 
     Args:
-        kit: what computes on the device of the weights.
+        kit: the operations on the device of the weights.
         shape: T, B, N.
         shifts: per source, row t - shift arrives at step t.
-        synapses: per source, their kind.
-        sources: per source bool[T', B, M], who fired; None where its spikes are an input as floats.
+        synapses: per source, the kind of its synapses.
+        sources: per source its spikes, bool[T', B, M]; None if they are an input as floats.
         own: [B, N], the spikes before the first step; None if not recurrent.
         fresh: the first step differs, see `first_step`.
-        state: [B, N] each, running.
-        fired: bool[T, B, N], written by the forward pass if the spikes are wanted so; None: wanted as floats.
-        dtype: of products, currents and their gradients.
-        gradient_dtypes: per source, of the gradient by its spikes.
+        state: [B, N] each, the current state.
+        fired: bool[T, B, N], written by the forward pass if the caller wants bytes; None: it wants floats.
+        dtype: dtype of products, currents and their gradients.
+        gradient_dtypes: per source, dtype of the gradient with respect to its spikes.
         starts: the state at the start of each chunk.
-        current: [T, B, N], kept for the backward pass, which uses up its memory: a second one computes it again.
+        current: [T, B, N], kept for the backward pass, which reuses its memory: a second one computes it again.
     """
 
     kit: ModuleType
@@ -162,11 +162,11 @@ class _Run:
 
     @property
     def v(self) -> Tensor:
-        """The first of the states."""
+        """The first state."""
         return self.state[0]
 
     def chunks(self) -> list[tuple[int, int]]:
-        """First and last step of each chunk, of about equal length."""
+        """First step and last + 1 of each chunk; chunks have about equal length."""
         n_steps, n_samples, _ = self.shape
         longest = max(self.kit.MIN_STEPS, math.ceil(self.kit.ROWS / max(1, n_samples)))
         if self.own is not None:
@@ -177,13 +177,13 @@ class _Run:
         return list(itertools.pairwise(edges))
 
     def empty(self, n_steps: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Steps [T', B, N] to be written, in the dtype of the products or another."""
+        """Uninitialized steps [T', B, N], in the dtype of the products or another."""
         shape = (n_steps, *self.shape[1:])
         tensor: Tensor = self.kit.empty(shape, self.dtype if dtype is None else dtype, self.v.device)
         return tensor
 
     def factor(self, weight: Tensor | None, kind: Synapses | None = None, *, transposed: bool = False) -> Any:
-        """The right factor of products; None without a weight."""
+        """The right factor of products; None if there is no weight."""
         if weight is None or kind is None or kind.is_matrix:
             return None if weight is None else self.kit.Factor(weight, self.dtype, transposed=transposed)
         return Kernel(kind, weight.to(self.dtype))
@@ -191,7 +191,7 @@ class _Run:
     # ---- forward -----------------------------------------------------------------------------------------------
 
     def forward(self, x: _Inputs, *, keep: bool) -> Tensor:
-        """Spikes (LI: potentials) [T, B, N] or a gradient's place; keeps the current and the starts if asked to."""
+        """Spikes (LI: potentials) [T, B, N] or a tensor that only carries the gradient; `keep`: keeps the current and the starts."""
         dynamics, chunks = Dynamics.of(self.population), self.chunks()
         own = None if self.own is None else self.own.clone()
         n_steps = self.shape[0]
@@ -219,7 +219,7 @@ class _Run:
         return no_memory(self.shape, self.dtype, self.v.device) if out is None else out
 
     def input_current(self, i: Tensor, x: _Inputs, weights: Sequence[Any], start: int, stop: int) -> None:
-        """i ← bias + Σ_k what arrives of source k · W_k, in the order of the sources."""
+        """i ← bias + Σ_k arriving spikes of source k · W_k, in the order of the sources."""
         for k, (shift, spikes, weight) in enumerate(zip(self.shifts, x.spikes, weights, strict=True)):
             arrived, silent = arriving(spikes, shift, start, stop)
             if k == 0:
@@ -229,7 +229,7 @@ class _Run:
     # ---- backward ----------------------------------------------------------------------------------------------
 
     def current_again(self, x: _Inputs, out: Tensor | None) -> Tensor:
-        """The current of the forward pass, to the bit, from the spikes; `out` [T, B, N] of a recurrent population."""
+        """Recomputes the current of the forward pass, bit for bit, from the spikes; `out` [T, B, N] if recurrent, else None."""
         current = self.empty(self.shape[0])
         weights = [self.factor(*of) for of in zip(x.weights, self.synapses, strict=True)]
         for start, stop in self.chunks():
@@ -241,7 +241,7 @@ class _Run:
         return current
 
     def backward(self, x: _Inputs, out: Tensor | None, d_out: Tensor, needs: _Needs) -> _Gradients:
-        """Gradients of what is needed; `out` [T, B, N] of a recurrent population."""
+        """The gradients that are needed; `out` [T, B, N] if recurrent, else None."""
         current = self.current_again(x, out) if self.current is None else self.current
         self.current = None
         dynamics, chunks = Dynamics.of(self.population), self.chunks()
@@ -303,8 +303,8 @@ class _Run:
         start: int,
         stop: int,
     ) -> None:
-        """A chunk's share of the gradients by weights, and by the spikes of the sources; `weights` are transposed."""
-        last = stop == self.shape[0]  # the chunk that comes first here
+        """Adds a chunk's share to the gradients of the weights and of the sources' spikes; `weights` are transposed."""
+        last = stop == self.shape[0]  # the chunk that the backward pass runs first
         for k, (shift, weight) in enumerate(zip(self.shifts, weights, strict=True)):
             arrived, silent = arriving(x.spikes[k], shift, start, stop)
             d_weight, d_spikes = g.weights[k], g.spikes[k]
@@ -325,13 +325,13 @@ class _Run:
 
 @dataclass(frozen=True)
 class Kernel:
-    """Stands for `kit.Factor` where synapses are no matrix: their own products, by PyTorch in pieces."""
+    """Takes the place of `kit.Factor` if synapses are not a matrix: their own products, by PyTorch in pieces."""
 
     kind: Synapses
     weight: Tensor
 
     def product(self, a: Tensor, out: Tensor, *, accumulate: bool = False, bias: Tensor | None = None) -> None:
-        """out ← what spikes `a` bring, on top of `out` or of a bias [N]; a [.., M] bool or float, out [.., N]."""
+        """out ← the currents of spikes `a`, added to `out` or to a bias [N]; a [.., M] bool or float, out [.., N]."""
         if not a.numel():
             return
         spikes, currents = flat(a), flat(out)
@@ -348,7 +348,7 @@ class Kernel:
         self.in_pieces(spikes, currents, piece)
 
     def add_gradients(self, a: Tensor, d: Tensor, d_a: Tensor | None, d_weight: Tensor | None, *, first: bool) -> None:
-        """d_a ← the gradient by spikes `a`, d_weight ← that by the weight, on top unless it is the first; from `d` [.., N]."""
+        """d_a ← the gradient of spikes `a`; adds to d_weight, or sets it if `first`; from `d` [.., N]."""
         if first and d_weight is not None:
             d_weight.zero_()
         if not a.numel():
@@ -368,7 +368,7 @@ class Kernel:
                 d_weight += by_weight
 
     def in_pieces(self, spikes: Tensor, currents: Tensor, work: Callable[[slice], Made]) -> list[Made]:
-        """`work` of the pieces of rows [rows, M] and [rows, N]; a GPU gets them whole."""
+        """Runs `work` on pieces of the rows [rows, M] and [rows, N]; a GPU gets all rows at once."""
         if self.weight.is_cuda:
             return [work(slice(0, len(spikes)))]
         n_products = self.kind.n_products(spikes.shape[-1], currents.shape[-1])
@@ -376,13 +376,13 @@ class Kernel:
 
 
 def flat(x: Tensor) -> Tensor:
-    """[t, B, N] as [t·B, N], the same memory."""
+    """[t, B, N] as [t·B, N], in the same memory."""
     return x.view(-1, x.shape[-1])
 
 
 @dataclass(frozen=True)
 class _Needs:
-    """Which gradients somebody asked for."""
+    """Which gradients are needed."""
 
     spikes: tuple[bool, ...]
     weights: tuple[bool, ...]
@@ -404,7 +404,7 @@ class _Needs:
 
 @dataclass
 class _Gradients:
-    """None where nobody asked."""
+    """The gradients; None for those that are not needed."""
 
     spikes: list[Tensor | None]
     weights: list[Tensor | None]
@@ -413,7 +413,7 @@ class _Gradients:
 
     @classmethod
     def empty(cls, x: _Inputs, needs: _Needs, run: _Run, current: Tensor) -> _Gradients:
-        """To be written by the chunks, last first; one of `spikes` may use the memory of `current`."""
+        """Uninitialized, for the chunks to write, last first; one of `spikes` may use the memory of `current`."""
         left: Tensor | None = current
 
         def like(tensor: Tensor | None, wanted: bool) -> Tensor | None:
@@ -431,11 +431,11 @@ class _Gradients:
             nonlocal left
             in_place = shift == 0 and len(spikes) == run.shape[0] and spikes.shape[-1] <= run.shape[-1]
             if left is not None and in_place and dtype == left.dtype:
-                # a chunk's current has been read when this is written: rows are no wider, and end where it ends
+                # a chunk's current has been read before this overwrites it: rows are no wider, and both end at the same place
                 memory, left = left.view(-1)[left.numel() - spikes.numel() :], None
                 return memory.view(spikes.shape)
             d_spikes: Tensor = run.kit.empty(tuple(spikes.shape), dtype, spikes.device)
-            d_spikes[max(0, run.shape[0] - shift) :] = 0  # what arrives after the last step; the chunks write the rest
+            d_spikes[max(0, run.shape[0] - shift) :] = 0  # would arrive after the last step; the chunks write the rest
             return d_spikes
 
         return cls(
@@ -446,7 +446,7 @@ class _Gradients:
 
 
 class _Fused(torch.autograd.Function):
-    """forward(run, spikes of each source or their gradients' places, weights…, V, bias, θ_grad, parameters…) → as `_Run`."""
+    """forward(run, spikes of each source or their gradient carriers, weights…, V, bias, θ_grad, parameters…): `_Run.forward`."""
 
     @staticmethod
     def forward(ctx: Any, run: _Run, *inputs: Tensor | None) -> Tensor:

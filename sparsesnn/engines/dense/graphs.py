@@ -1,9 +1,9 @@
-"""Loops over steps as CUDA graphs: a recurrent population launches some small kernels a step, and a launch from Python takes
+"""Loops over steps as CUDA graphs: a recurrent population launches several small kernels per step, and a launch from Python takes
 longer than its kernel.
 
-A loop reads some tensors, writes others in place, and does the same for all tensors of the same shapes. The first time it runs
-as it is, which compiles what it needs; the second time it is recorded, with tensors of its own; from then on it is replayed: what
-it reads is copied in, what it wrote is copied out.
+A loop reads some tensors, writes others in place, and does the same work for all tensors of the same shapes. The first call runs
+directly, which compiles its kernels; the second is recorded, on separate tensors; later calls replay the recording: inputs are copied
+in, results are copied out.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 from torch import Tensor
 
-#: reads the first tensors and writes the second; None where the caller has none
+#: reads the first tensors and writes the second; None for tensors that the caller does not have
 Work = Callable[[Sequence[Tensor | None], Sequence[Tensor | None]], None]
 
-#: recorded loops, the one that was used last at the end; each holds as much memory as the tensors of one call
+#: most recorded loops to keep; the least recently used is dropped. Each holds the memory of one call's tensors
 LIMIT = 32
 
 
@@ -30,21 +30,21 @@ class Graph:
         self.again = record(lambda: work(self.read, self.written))
 
     def replay(self, read: Sequence[Tensor | None], written: Sequence[Tensor | None]) -> None:
-        """What `work(read, written)` does."""
+        """The same as `work(read, written)`."""
         _copy([*self.read, *self.written], [*read, *written])
         self.again()
         _copy(written, self.written)
 
 
 class Graphs:
-    """Loops by what tells them apart; None was seen once."""
+    """Recorded loops by key, the most recently used last; None: has run once, not yet recorded."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
         self.found: OrderedDict[Hashable, Graph | None] = OrderedDict()
 
     def run(self, work: Work, name: Hashable, read: Sequence[Tensor | None], written: Sequence[Tensor | None]) -> None:
-        """`work(read, written)`; loops of the same `name`, on tensors of the same shapes, are taken to be the same."""
+        """Runs `work(read, written)`; loops of the same `name`, on tensors of the same shapes, are assumed to be the same."""
         if (place := stream()) is None:
             work(read, written)
             return
@@ -63,18 +63,18 @@ class Graphs:
 
 
 def stream() -> int | None:
-    """The current stream of CUDA; None where nothing can be recorded: without CUDA, or while somebody records the whole."""
+    """The current CUDA stream; None if nothing can be recorded: without CUDA, or while the caller records a graph."""
     if not torch.cuda.is_available() or torch.cuda.is_current_stream_capturing():
         return None
     return int(torch.cuda.current_stream().cuda_stream)
 
 
 def record(work: Callable[[], None]) -> Callable[[], None]:
-    """What does on the device what `work` does there, in one launch."""
+    """Records `work` as a CUDA graph; the result replays it in one launch."""
     beside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     beside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(beside):
-        work()  # what libraries set up once for a stream is no part of the graph
+        work()  # libraries' one-time setup for a stream must not be part of the graph
     torch.cuda.current_stream().wait_stream(beside)
     # other threads may copy batches meanwhile
     with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):

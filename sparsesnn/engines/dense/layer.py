@@ -1,4 +1,4 @@
-"""Runs a population: reads the call, checks it, and chooses the mode that computes it."""
+"""Runs a population: reads and checks the call, and chooses the mode that computes it."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def run_layer(
 
     Args:
         layer: description, parameters, and the mode (`layer.dense_mode`).
-        sources: per source its spikes [T, B, M], 0 or 1. With a state, a source of delay d is [T + d, B, M]: row t is
-            what arrives at step t. Without one it is shifted here, and nothing arrives in its first d steps.
-        state: from the call before; None: zero potentials, no past spikes. It receives no gradient.
-        packed: give `DenseSpikes` out where the mode is "fused".
+        sources: per source its spikes [T, B, M], 0 or 1. With a state, a source of delay d is [T + d, B, M]: row t
+            arrives at step t. Without a state it is shifted here, and nothing arrives in its first d steps.
+        state: from the previous call; None: zero potentials, no past spikes. It receives no gradient.
+        packed: return `DenseSpikes` if the mode is "fused".
 
     Returns: spikes [T, B, N] (potentials for LI) and the state after the last step.
-    Errors: `DescriptionError` if a capacity is set, or the mode does not run on these weights; `ShapeError` for sources
+    Errors: `DescriptionError` if a capacity is set, or if the mode does not support these weights; `ShapeError` for sources
     or states that do not fit.
     """
     population = layer.population
@@ -53,7 +53,7 @@ def run_layer(
         )
     mode = choose_mode(layer.dense_mode, layer.like.device, layer.like.dtype)
     one_loop = layer.loop_delays in ((), (1,)) and all(c.synapses.is_matrix and not c.axonal for c in layer.loops)
-    if mode == "fused" and not one_loop:  # it computes a single recurrent matrix of delay 1
+    if mode == "fused" and not one_loop:  # it supports one recurrent matrix of delay 1
         mode = "hoist"
     if mode != "fused":
         sources = [x.to_dense() if isinstance(x, DenseSpikes) else x for x in sources]
@@ -73,21 +73,21 @@ def run_layer(
 
 
 def check_mode(mode: str) -> None:
-    """`DescriptionError` for a mode that does not exist."""
+    """Raises `DescriptionError` for an unknown mode."""
     if mode not in MODES:
         raise DescriptionError(f"dense_mode is {mode!r}; allowed: {', '.join(MODES)}")
 
 
 def choose_mode(mode: str, device: torch.device, dtype: torch.dtype) -> str:
-    """The mode that runs for weights of a device and dtype: "auto" becomes the fastest there.
+    """The mode used for weights of a device and dtype: "auto" becomes the fastest one.
 
-    Errors: `DescriptionError` if "fused" is asked for where it does not run, `MissingDependencyError` without Triton.
+    Errors: `DescriptionError` if "fused" is requested but does not run there, `MissingDependencyError` without Triton.
     """
     mixed = device.type == "cpu" and torch.is_autocast_enabled("cpu")
     able = dtype in (torch.float32, torch.float64) and (
         device.type == "cpu" or (device.type == "cuda" and has_triton())
     )
-    if mode == "auto":  # torch.compile cannot look into the fused loop
+    if mode == "auto":  # torch.compile cannot trace the fused loop
         return "fused" if able and not mixed and not torch.compiler.is_compiling() else "hoist"
     if mode == "fused" and not able:
         if device.type == "cuda" and dtype in (torch.float32, torch.float64):
@@ -126,7 +126,7 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: Lay
                 f"{longest} steps later; pass the state that this layer returned"
             )
         past = before[len(before) - longest :] if isinstance(before, Tensor) else [None] * longest
-        if any(c.axonal for c in layer.loops):  # a part of a spike may arrive a step after the longest delay
+        if any(c.axonal for c in layer.loops):  # part of a spike may arrive one step after the longest delay
             past = [None, *past]
         own = tuple(_from_state(one, "history", like, shape) for one in past)
     return Call(
@@ -193,7 +193,7 @@ def _sources(
 
 
 def _from_state(value: Tensor | None, name: str, like: Tensor, shape: tuple[int, int]) -> Tensor:
-    """A state's tensor, cut from autograd, in the dtype and on the device of `like`; zeros if there is none."""
+    """A state's tensor, detached, in the dtype and on the device of `like`; zeros if there is none."""
     if value is None:
         return like.new_zeros(shape)
     if tuple(value.shape) != shape:

@@ -1,4 +1,4 @@
-"""A chunk of a recurrent population, step by step: its current depends on the spikes of the step before, both ways."""
+"""A chunk of a recurrent population, step by step, forward and backward: its current depends on the spikes of the step before."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def forward(
     fired: Tensor | None,
     fresh: bool,
 ) -> None:
-    """As `kit.forward`, after own · weight has been added to the current of each step.
+    """`kit.forward`, with own · weight added to the current of each step first.
 
     Args:
-        weight: `kit.Factor`, of the recurrent weight.
-        own: [B, N], the spikes of the step before; then those of the last step.
+        weight: `kit.Factor` of the recurrent weight.
+        own: [B, N], the spikes of the step before the chunk; on return, those of its last step.
     """
     n_states = len(state)
 
@@ -72,11 +72,11 @@ def backward(
     d_parameters: Sequence[Tensor | None],
     fresh: bool,
 ) -> None:
-    """As `kit.backward`, last step first, after ∂L/∂current of the step that follows · weight has been added to `d_out` of each.
+    """`kit.backward`, last step first, with (∂L/∂current of the next step) · weight added to `d_out` of each step first.
 
     Args:
-        weight: `kit.Factor`, of the recurrent weight's transpose.
-        d_next: [B, N], ∂L/∂current of the step that follows the chunk; then that of its first step.
+        weight: `kit.Factor` of the recurrent weight's transpose.
+        d_next: [B, N], ∂L/∂current of the step after the chunk; on return, that of its first step.
     """
     n_states, n_parameters = len(d_state), len(neuron.parameters)
 

@@ -13,7 +13,7 @@ from sparsesnn.surrogate import Surrogate
 
 
 class Moment(NamedTuple):
-    """A population between two steps: its states in the model's order, and its spikes (None of a readout); [B, N]."""
+    """A population between two steps: its states in the model's order, and its spikes (None for a readout); [B, N]."""
 
     state: tuple[Tensor, ...]
     s: Tensor | None
@@ -21,7 +21,7 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class Neuron:
-    """What a population's update needs; parameters [] or [N] in the model's order, within their range."""
+    """A population with its parameters, [] or [N] in the model's order, within their range."""
 
     population: LI | Population
     parameters: tuple[Tensor, ...]
@@ -33,7 +33,7 @@ class Neuron:
         return {p.name: x for p, x in zip(self.population.parameters, self.parameters, strict=True)}
 
     def first(self, state: tuple[Tensor, ...], *, fresh: bool) -> Moment:
-        """The moment before the first step; `fresh`: of the sequence, before which nobody has fired, whatever θ is."""
+        """The moment before the first step; `fresh`: of a sequence, so no neuron has fired, regardless of θ."""
         if isinstance(self.population, LI):
             return Moment(state, None)
         x = state[0]
@@ -52,7 +52,7 @@ class Neuron:
 
 
 class Spike(torch.autograd.Function):
-    """s = v > θ forward; backward σ'(v - θ) where the neuron is listed (v > θ_grad, or fired), zero elsewhere."""
+    """s = v > θ forward; backward σ'(v - θ) if the neuron is listed (v > θ_grad, or fired), else zero."""
 
     @staticmethod
     def forward(ctx: Any, v: Tensor, threshold: Tensor, grad_threshold: Tensor, surrogate: Surrogate) -> Tensor:
@@ -70,5 +70,5 @@ class Spike(torch.autograd.Function):
 
 
 def surrogate_derivative(surrogate: Surrogate, x: Tensor) -> Tensor:
-    """σ'(x), elementwise; the formulas stand in `sparsesnn.surrogate`."""
+    """σ'(x), elementwise; the formulas are in `sparsesnn.surrogate`."""
     return cast(Tensor, surrogate.derivative(x))

@@ -1,8 +1,7 @@
-"""What the mode "fused" is made of on a CPU: dynamics in C++ and matrix products.
+"""The operations of the mode "fused" on a CPU: dynamics in C++ and matrix products.
 
-The products are our own (`host/src/dense/dense_gemm.cpp`) in float32 on AMD's processors, otherwise PyTorch's. Ours read
-spikes as the bytes they are kept in, add to the output, and pack their weights once for many products. docs/baselines.md
-compares the two.
+The products are our own (`host/src/dense/dense_gemm.cpp`) in float32 on AMD processors, otherwise PyTorch's. Ours read
+spikes as bytes, add to the output, and pack their weights once for many products. docs/baselines.md compares the two.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from sparsesnn import _core
 from sparsesnn.engines.dense.dynamics import Dynamics, Numbers
 from sparsesnn.engines.dense.pieces import in_pieces
 
-#: rows of a chunk's matrix products: enough that a product runs near full speed, few enough that a chunk's buffers
-#: stay small beside what is kept
+#: rows of a chunk's matrix products: enough for products to run near full speed, few enough to keep a chunk's buffers
+#: small compared with the kept currents
 ROWS = 768
 MIN_STEPS = 8
-#: steps of a chunk at most, of a recurrent population
+#: most steps in a chunk of a recurrent population
 LOOP_STEPS = 1 << 30
-#: numbers of a chunk's largest maps: those that a convolution reads or makes
+#: most numbers in the largest maps, read or written by a convolution, of a chunk
 MAP_NUMBERS = 1 << 20
 
 
 class Factor:
     """The right factor of products: a matrix [K, N], or with `transposed` the transpose of [N, K].
 
-    It is packed when first made, so it must not change between products.
+    The matrix is packed at construction, so it must not change between products.
     """
 
     def __init__(self, matrix: Tensor, dtype: torch.dtype, *, transposed: bool = False) -> None:
@@ -40,7 +39,7 @@ class Factor:
         self.plain = matrix.t() if transposed else matrix
 
     def product(self, a: Tensor, out: Tensor, *, accumulate: bool = False, bias: Tensor | None = None) -> None:
-        """out ← a·b, on top of `out` or of a bias [N]; a [.., K] bool or float, out [.., N]."""
+        """out ← a·b, added to `out` or to a bias [N]; a [.., K] bool or float, out [.., N]."""
         if self.packed is not None:
             with record_function("sparsesnn::dense_multiply"):
                 _core.dense_multiply(
@@ -65,7 +64,7 @@ class Factor:
 
 
 def add_outer(out: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
-    """out [M, N] ← aᵀ·b, on top of `out` unless it is the first; over the rows of a [.., M], bool or float, b [.., N]."""
+    """Adds aᵀ·b to `out` [M, N], or sets it if `first`; over the rows of a [.., M], bool or float, and b [.., N]."""
     if first and (not a.numel() or not ours(b)):
         out.zero_()
     if not a.numel():
@@ -94,7 +93,7 @@ def forward(
     fresh: bool = False,
     **arrays: Tensor | None,
 ) -> None:
-    """Moves every neuron over the steps of `current` [T, B, N]; see host/src/dense/dense_neurons.h."""
+    """Advances every neuron through the steps of `current` [T, B, N]; see host/src/dense/dense_neurons.h."""
     given = {"out": None, "fired": None, **arrays}
     _core.dense_forward(
         _spec(dynamics),
@@ -139,23 +138,23 @@ def loop(
     read: Sequence[Tensor | None],
     written: Sequence[Tensor | None],
 ) -> None:
-    """`work(weight, read, written)`, a loop over steps; `name` is for kits that keep it."""
+    """Runs `work(weight, read, written)`, a loop over steps; `name` is unused here, see `on_cuda.loop`."""
     work(weight, read, written)
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Uninitialized memory of the engine's, kept for the next step: neither page faults nor holes between long-lived
-    arrays, which PyTorch's own allocation leaves on the CPU."""
+    """Uninitialized memory from the engine's pool, which is reused in the next step. PyTorch's own allocation on the CPU causes
+    page faults and leaves holes between long-lived arrays."""
     return torch.from_numpy(_core.empty_bytes(math.prod(shape) * dtype.itemsize)).view(dtype).view(shape)
 
 
 def product_dtype(weight: Tensor) -> torch.dtype:
-    """What products with a weight are computed in: its own."""
+    """The dtype of products with a weight: its own."""
     return weight.dtype
 
 
 def products_are_ours() -> bool:
-    """Whether the mode "fused" multiplies in float32 without PyTorch, so on the engine's threads."""
+    """Whether the mode "fused" multiplies in float32 without PyTorch, on the engine's threads."""
     return bool(_core.dense_multiply_suits())
 
 
@@ -172,7 +171,7 @@ def floats(spikes: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def rows(x: Tensor) -> Tensor:
-    """[T, B, N] as [T·B, N], the same memory."""
+    """[T, B, N] as [T·B, N], in the same memory."""
     return x.view(-1, x.shape[-1])
 
 
@@ -182,7 +181,7 @@ def array(x: Tensor) -> Any:
 
 
 def values(x: Tensor) -> Any:
-    """The same, a byte a spike as a number."""
+    """The tensor's memory, with bool spikes as uint8."""
     return array(x.view(torch.uint8) if x.dtype == torch.bool else x)
 
 

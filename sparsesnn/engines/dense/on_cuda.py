@@ -1,7 +1,7 @@
-"""What the mode "fused" is made of on a CUDA device: dynamics in Triton (`triton_kernels.py`), products of PyTorch.
+"""The operations of the mode "fused" on a CUDA device: dynamics in Triton (`triton_kernels.py`), products by PyTorch.
 
-Mixed precision follows `torch.autocast`: products, currents and their gradients in its dtype, state and weights that
-learn in float32.
+Mixed precision follows `torch.autocast`: products, currents and their gradients use its dtype, state and trained weights
+float32.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from sparsesnn.engines.dense.graphs import Graphs
 from sparsesnn.errors import DescriptionError
 from sparsesnn.surrogate import KINDS
 
-#: what `triton_kernels` numbers
+#: models and resets by their numbers in `triton_kernels`
 MODELS = ("lif", "cuba_lif", "li")
 RESETS = ("subtract", "subtract_decays", "zero", "none")
 NO_RESET = RESETS.index("none")
-#: arguments of the kernels with a row a step, and those with one more, for the state before the first
+#: arguments of the kernels with one row per step, and those with one more row, for the state before the first step
 STEPS, STATES = ("out", "fired", "d_current"), ("v_rows", "i_syn_rows")
 
-#: rows of a chunk: potentials of one chunk are kept besides the currents; a launch costs microseconds
+#: rows of a chunk: one chunk's potentials are kept in addition to the currents; each launch costs microseconds
 ROWS = 16384
 MIN_STEPS = 8
-#: steps of a chunk at most, of a recurrent population: a graph of so many is kept, with its tensors
+#: most steps in a chunk of a recurrent population: a graph of this many steps is kept, with its tensors
 LOOP_STEPS = 32
-#: numbers of a chunk's largest maps: those that a convolution reads or makes
+#: most numbers in the largest maps, read or written by a convolution, of a chunk
 MAP_NUMBERS = 1 << 26
 
 _graphs = Graphs()
@@ -43,7 +43,7 @@ class Factor:
         self.matrix = matrix.t() if transposed else matrix
 
     def product(self, a: Tensor, out: Tensor, *, accumulate: bool = False, bias: Tensor | None = None) -> None:
-        """out ← a·b, on top of `out` or of a bias [N]; a [.., K] bool or float, out [.., N]."""
+        """out ← a·b, added to `out` or to a bias [N]; a [.., K] bool or float, out [.., N]."""
         a, flat = _rows(a).to(self.matrix.dtype), _rows(out)
         if flat.dtype != self.matrix.dtype:
             product = a @ self.matrix
@@ -57,7 +57,7 @@ class Factor:
 
 
 def add_outer(out: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
-    """out [M, N] ← aᵀ·b, on top of `out` unless it is the first; over the rows of a [.., M], bool or float, b [.., N]."""
+    """Adds aᵀ·b to `out` [M, N], or sets it if `first`; over the rows of a [.., M], bool or float, and b [.., N]."""
     product = _rows(a).to(b.dtype).t() @ _rows(b)
     if first:
         out.copy_(product)
@@ -75,7 +75,7 @@ def forward(
     fresh: bool = False,
     **arrays: Tensor | None,
 ) -> None:
-    """Moves every neuron over the steps of `current` [T, B, N]; see `triton_kernels.forward_kernel`."""
+    """Advances every neuron through the steps of `current` [T, B, N]; see `triton_kernels.forward_kernel`."""
     model, reset = _numbers_of(dynamics)
     parameters, n_steps = _parameters(dynamics, neuron), len(current)
     states = _by_state(dynamics, state, "{}") | _by_state(dynamics, rows, "{}_rows")
@@ -116,12 +116,12 @@ def backward(
         **sums,
         **arrays,
     }
-    given.pop("current", None)  # no gradient of a parameter reads it here
+    given.pop("current", None)  # no parameter's gradient needs it here
     parameters = _parameters(dynamics, neuron)
     for start, stop, without in reversed(_runs(len(d_out), fresh and reset != NO_RESET)):
         part = _part(given, start, stop)
         if without:
-            # Only ∂ρ/∂β = 0 and ∂ρ/∂θ = 0 read the state before: a potential that did not fire, and no sum over β.
+            # only ∂ρ/∂β and ∂ρ/∂θ read the state before, and both are 0 here: pass a potential that did not fire, and no d_beta
             v_rows, threshold = part["v_rows"], parameters["threshold"]
             assert v_rows is not None
             assert threshold is not None
@@ -146,7 +146,7 @@ def loop(
     read: Sequence[Tensor | None],
     written: Sequence[Tensor | None],
 ) -> None:
-    """`work(weight, read, written)`, a loop over steps, as a CUDA graph; `name` tells it from other loops on such tensors."""
+    """Runs `work(weight, read, written)`, a loop over steps, as a CUDA graph; `name` distinguishes loops on tensors of equal shapes."""
 
     def on(read: Sequence[Tensor | None], written: Sequence[Tensor | None]) -> None:
         matrix = read[0]
@@ -158,7 +158,7 @@ def loop(
 
 
 def _numbers_of(dynamics: Dynamics) -> tuple[int, int]:
-    """Model and reset by their numbers in `triton_kernels`."""
+    """The numbers of model and reset in `triton_kernels`."""
     model, _, reset = dynamics.kernel.partition(".")
     if model not in MODELS:
         raise DescriptionError(
@@ -174,19 +174,19 @@ def _parameters(dynamics: Dynamics, neuron: Numbers) -> dict[str, Tensor | None]
 
 
 def _by_state(dynamics: Dynamics, arrays: Sequence[Tensor], name: str) -> dict[str, Tensor | None]:
-    """Arrays of the states by the names that the operators give them."""
+    """Arrays of the states by the operators' argument names."""
     found: dict[str, Tensor | None] = {name.format("v"): None, name.format("i_syn"): None}
     return {**found, **{name.format(state): x for state, x in zip(dynamics.states, arrays, strict=False)}}
 
 
 def _runs(n_steps: int, fresh: bool) -> list[tuple[int, int, bool]]:
-    """Launches: first step, last + 1, and whether it is the first of a sequence, which goes by itself."""
+    """Launches: first step, last + 1, and whether it is the first step of a sequence, which is launched separately."""
     runs = [(0, 1, True), (1, n_steps, False)] if fresh else [(0, n_steps, False)]
     return [run for run in runs if run[1] > run[0]] if n_steps else []
 
 
 def _part(arrays: Mapping[str, Tensor | None], start: int, stop: int) -> dict[str, Tensor | None]:
-    """Arguments for some of the steps; the others are running sums and states, or the same for all steps."""
+    """The arguments for steps `start` to `stop` - 1; running sums, states and constants stay as they are."""
     ends = {**dict.fromkeys(STEPS, stop), **dict.fromkeys(STATES, stop + 1)}
     return {k: x[start : ends[k]] if x is not None and k in ends else x for k, x in arrays.items()}
 
@@ -197,7 +197,7 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
 
 
 def product_dtype(weight: Tensor) -> torch.dtype:
-    """What products with a weight are computed in: autocast's dtype where autocast is on, else its own."""
+    """The dtype of products with a weight: autocast's if autocast is on, else its own."""
     kind = weight.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 

@@ -1,7 +1,7 @@
-"""PyTorch's products of many rows on the engine's threads, with bits that do not depend on their number.
+"""PyTorch's products of many rows on the engine's threads, with bits that do not depend on the number of threads.
 
-The rows are cut into pieces by the shape of the product alone. PyTorch works on each piece with one thread, and sums over rows are
-added piece by piece. Where PyTorch has several threads of its own, as in a program that uses `Model` directly, it gets all rows at once.
+The shape of the product alone decides how the rows are cut into pieces. PyTorch computes each piece with one thread, and sums over
+rows are added piece by piece. If PyTorch has several threads, as in a program that uses `Model` directly, it gets all rows at once.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from sparsesnn import _core
 
 Made = TypeVar("Made")
 
-#: most pieces, and the least multiply-adds of one: smaller products are slower, by a fifth at 1 << 21
+#: most pieces, and fewest multiply-adds per piece: smaller products are slower, by a fifth at 1 << 21
 MOST, LEAST_PRODUCTS = 8, 1 << 23
 
 
 def in_pieces(n_rows: int, work: Callable[[slice], Made], *, n_products: int, n_weights: int = 0) -> list[Made]:
-    """What `work` makes of each piece of the rows, in their order.
+    """Runs `work` on each piece of the rows; returns the results in order.
 
     Args:
-        n_products: multiply-adds of a row.
-        n_weights: of which each piece makes a gradient; it is worth 64 multiply-adds for each.
+        n_products: multiply-adds per row.
+        n_weights: weights for which each piece computes a gradient; a piece needs at least 64 multiply-adds per weight.
     """
     total = n_rows * n_products
     n = max(1, min(MOST, n_rows, total // max(LEAST_PRODUCTS, 64 * n_weights)))
@@ -40,7 +40,7 @@ def in_pieces(n_rows: int, work: Callable[[slice], Made], *, n_products: int, n_
     n_threads = min(_core.num_threads(), n)
     if n_threads == 1:
         return [work(rows) for rows in pieces]
-    mode = torch.is_inference_mode_enabled()  # each thread has a setting of its own, of gradients too
+    mode = torch.is_inference_mode_enabled()  # each thread has its own setting, also for gradients
 
     @torch.no_grad()
     def of_thread(rows: slice) -> Made:
@@ -52,5 +52,5 @@ def in_pieces(n_rows: int, work: Callable[[slice], Made], *, n_products: int, n_
 
 @functools.lru_cache(maxsize=1)
 def _pool(process: int, n_threads: int) -> ThreadPoolExecutor:
-    """Threads of this process: a forked one has none of its parent's. OpenMP has a number of threads for each of them."""
+    """Threads of this process; a forked process does not inherit them. OpenMP's number of threads is set in each of them."""
     return ThreadPoolExecutor(n_threads, "sparsesnn-dense", initializer=torch.set_num_threads, initargs=(1,))

@@ -1,7 +1,7 @@
 """The backend `dense` over ranks: DistributedDataParallel, with gradients of the whole batch.
 
-Each rank runs a part of the batch. Its loss is divided by the samples of the whole batch, so gradients are added up,
-not averaged as DistributedDataParallel does by itself.
+Each rank runs part of the batch. Its loss is divided by the size of the whole batch, so gradients are summed, not averaged
+as DistributedDataParallel does by default.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from sparsesnn.spikes import SpikeBatch
 
 
 class Replicated(nn.Module):
-    """A `Model` whose gradients are added up over ranks; all ranks begin with the weights of the first.
+    """A `Model` whose gradients are summed over ranks; all ranks begin with the weights of the first.
 
     Args:
-        model: of the backend dense, on its device.
+        model: a model of the backend dense, on its device.
         replicas: all ranks.
     """
 
@@ -37,7 +37,7 @@ class Replicated(nn.Module):
         self.parallel = DistributedDataParallel(
             model, device_ids=[device] if device.type == "cuda" else None, process_group=replicas.group
         )
-        # a function with annotations as text would be refused
+        # DDP would refuse a function whose annotations are strings
         ranges: dict[Tensor, tuple[float, float]] = {}
         for layer in model.modules():
             for name, low, high in getattr(getattr(layer, "population", None), "parameters", ()):
@@ -46,7 +46,7 @@ class Replicated(nn.Module):
         self.parallel.register_comm_hook(replicas.group, lambda group, bucket: _add_up(group, bucket, ranges))
 
     def forward(self, spikes: SpikeBatch, heard: Heard | None = None) -> Output:
-        """See `Model`; this rank's part of the batch in, and out."""
+        """See `Model`; input and output are this rank's part of the batch."""
         run = self.parallel if torch.is_grad_enabled() else self.parallel.module
         with ungated():
             output: Output = run(spikes, heard=heard)
@@ -54,7 +54,7 @@ class Replicated(nn.Module):
 
 
 def _add_up(group: Any, bucket: Any, ranges: Mapping[Tensor, tuple[float, float]]) -> Any:
-    """The sum over ranks of a bucket of gradients; of parameters that have an allowed range, gated as a whole."""
+    """Sums a bucket of gradients over ranks; for parameters with an allowed range, gates the total."""
     parts = zip(bucket.parameters(), bucket.gradients(), strict=True)
     bounded = [(p, gradient, ranges[p]) for p, gradient in parts if p in ranges]
     work: Any = dist.all_reduce(bucket.buffer(), group=group, async_op=True)

@@ -1,4 +1,4 @@
-"""How the engine `dense` runs layers."""
+"""The runner of the engine `dense`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsesnn.output import LayerState
 
 
 class DenseRunner(Runner):
-    """Tensors in, tensors out; between layers of the mode "fused", a byte per spike."""
+    """Takes and returns tensors; between layers of the mode "fused" it passes one byte per spike."""
 
     def read(self, model: Any, spikes: Any) -> Tensor | DenseSpikes:
         if isinstance(spikes, DenseSpikes):

@@ -19,8 +19,8 @@ class DenseSpikes:
 
     Args:
         fired: bool[T, B, N].
-        gradient: float[T, B, N], what autograd sees of them. All its elements share one, unset, place in memory: only
-            its shape, its dtype and its place in the graph count. (As `SpikeBatch.values`, which is as short as lists.)
+        gradient: float[T, B, N], their stand-in for autograd. All its elements share one uninitialized place in memory: only
+            its shape, its dtype and its place in the graph count. (Like `SpikeBatch.values`, which is as short as lists.)
     """
 
     fired: Tensor
@@ -28,8 +28,8 @@ class DenseSpikes:
 
     @classmethod
     def from_lists(cls, spikes: SpikeBatch, dtype: torch.dtype, device: torch.device) -> DenseSpikes:
-        """From lists of a data set, which carry no gradient."""
-        spikes = spikes.validate().to(device)  # a hundredth of what they become
+        """Converts lists of a data set, which carry no gradient."""
+        spikes = spikes.validate().to(device)  # lists are about a hundredth of the dense size
         fired = torch.zeros(spikes.shape, dtype=torch.bool, device=device)
         entries = spikes.fired()
         where = spikes.list_index() * spikes.n_neurons + spikes.ids.long()
@@ -56,7 +56,7 @@ class DenseSpikes:
         return len(self.fired)
 
     def to_dense(self) -> Tensor:
-        """float[T, B, N], 1 where a neuron fired; its gradient flows back to the population."""
+        """float[T, B, N], 1 for each spike; its gradient flows back to the population."""
         return cast(Tensor, _ToDense.apply(self.gradient, self.fired))
 
 
@@ -66,10 +66,10 @@ def no_memory(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) 
 
 
 class SpikesByName(CountedSpikes):
-    """Per population its spikes as a float tensor [T, B, N], made when first asked for.
+    """The spikes of each population as a float tensor [T, B, N], made on first access.
 
     Args:
-        spikes: tensors are taken as they are: a library that changes all tensors of an output makes it of them.
+        spikes: tensors are used unchanged: a library that maps all tensors of an output rebuilds this from tensors.
     """
 
     def __init__(self, spikes: Mapping[str, DenseSpikes | Tensor]) -> None:
@@ -94,7 +94,7 @@ class SpikesByName(CountedSpikes):
         return {name: int(x.count_nonzero()) / max(1, x.numel()) for name, x in fired.items()}
 
     def dropped(self) -> dict[str, int]:
-        """Nothing: there are no lists that could fill up."""
+        """Zeros: there are no lists that could fill up."""
         return dict.fromkeys(self, 0)
 
 

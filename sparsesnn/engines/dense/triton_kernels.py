@@ -1,11 +1,11 @@
-"""The dynamics of the mode "fused" in Triton: what host/src/dense/dense_kernels.cpp does, for CUDA.
+"""The dynamics of the mode "fused" in Triton: host/src/dense/dense_kernels.cpp for CUDA.
 
-One program moves BLOCK elements of [B, N] through all steps of a chunk; potentials, synaptic currents and gradients of
-the state stay in registers. `at` is an element's place within a step, `row` its place within [T, B, N]. Currents, spikes
-and gradients may be bfloat16 or float16, state is float32 (or float64). Multiply-adds must not be contracted (the caller
-passes enable_fp_fusion=False): a spike is a comparison.
+One program takes BLOCK elements of [B, N] through all steps of a chunk; potentials, synaptic currents and gradients of
+the state stay in registers. `at` is an element's index within a step, `row` its index within [T, B, N]. Currents, spikes
+and gradients may be bfloat16 or float16; state is float32 (or float64). Multiply-adds must not be contracted (the caller
+passes enable_fp_fusion=False), because a spike is a comparison.
 
-With TRITON_INTERPRET=1 in the environment before the first import, the same runs in NumPy on CPU tensors.
+If TRITON_INTERPRET=1 is set before the first import, the kernels run in NumPy on CPU tensors.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ def _derivative(x, SLOPE: tl.constexpr, KIND: tl.constexpr):
 @triton.jit(do_not_specialize=["n_steps"])
 def forward_kernel(
     current,  # [T, B, N]
-    alpha,  # [N] each; None where the model has none
+    alpha,  # [N] each; None if the model has none
     beta,
     theta,
-    v_state,  # [B, N], running
-    i_state,  # the same of the synaptic current, else None
+    v_state,  # [B, N], updated
+    i_state,  # the same for the synaptic current, else None
     out,  # [T, B, N] or None: spikes as 0 and 1, LI: potentials
     fired,  # uint8[T, B, N] or None
     v_rows,  # [T + 1, B, N] or None: row 0 is the state before the chunk
-    i_rows,  # the same of the synaptic current
+    i_rows,  # the same for the synaptic current
     n_steps,
     size,  # B·N
     n,
@@ -94,7 +94,7 @@ def forward_kernel(
     i_next = tl.load(current + row, mask=here, other=0.0)
     for _ in range(n_steps):
         i = i_next.to(v.dtype)
-        # the next step's is on its way while this one is worked on
+        # load the next step's current during this step's work
         i_next = tl.load(current + row + size, mask=here & (row + size < end), other=0.0)
         if MODEL == 1:
             i_syn = a * i_syn + i
@@ -128,10 +128,10 @@ def backward_kernel(
     beta,
     theta,
     theta_grad,
-    delta_state,  # [B, N], running: δ
-    d_i_state,  # [B, N], running: d_current of a model with a synaptic current, else None
+    delta_state,  # [B, N], updated: δ
+    d_i_state,  # [B, N], updated: d_current of a model with a synaptic current, else None
     d_current,  # [T, B, N]
-    d_bias,  # [B, N] each, summed on top of what is there; None where nobody asked
+    d_bias,  # [B, N] each, added to; None if not needed
     d_alpha,
     d_beta,
     d_threshold,

@@ -1,8 +1,8 @@
-"""The Triton kernels of the mode "fused" as operators of PyTorch: `torch.ops.sparsesnn.dense_forward` and `…_backward`.
+"""The Triton kernels of the mode "fused" as PyTorch operators: `torch.ops.sparsesnn.dense_forward` and `…_backward`.
 
-They write into tensors that they are given, as `_core.dense_forward` does; what each is, see `triton_kernels.py`. As
-operators they can be traced, profiled by name and captured into CUDA graphs. On CPU tensors they run where Triton
-interprets (TRITON_INTERPRET=1 before the first import), which is how their numbers are tested.
+They write into the given tensors, as `_core.dense_forward` does; `triton_kernels.py` explains each tensor. As operators
+they can be traced, profiled by name and captured into CUDA graphs. On CPU tensors they run only in Triton's interpreter
+(TRITON_INTERPRET=1 before the first import), which the tests use to check their results.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sparsesnn.engines.dense import triton_kernels as kernels
 
-#: elements of [B, N] a program: a power of two; small, since a step of a small network is few elements
+#: elements of [B, N] per program: a power of two; small, because a step of a small network has few elements
 BLOCK = 128
 
 _library = torch.library.Library("sparsesnn", "DEF")
@@ -44,7 +44,7 @@ def forward(
     reset: int,
     gain: float,
 ) -> None:
-    """Moves every neuron over the steps of `current` [T, B, N]."""
+    """Advances every neuron through the steps of `current` [T, B, N]."""
     n_steps, n_samples, n = current.shape
     size = n_samples * n
     if size == 0:
@@ -130,7 +130,7 @@ def backward(
 
 
 def _nothing(*args: object) -> None:
-    """Of tensors without memory only shapes are known, and these do not change."""
+    """Does nothing: meta tensors have only shapes, and these do not change."""
 
 
 for name, function in (("dense_forward", forward), ("dense_backward", backward)):
@@ -140,5 +140,5 @@ for name, function in (("dense_forward", forward), ("dense_backward", backward))
 
 
 def device_of(x: Tensor) -> torch.cuda.device:
-    """The kernels launch on the device of their tensors."""
-    return torch.cuda.device(x.device if x.is_cuda else -1)  # -1: leaves all as it is
+    """Context that selects the device of `x`, on which kernels then launch."""
+    return torch.cuda.device(x.device if x.is_cuda else -1)  # -1: changes nothing

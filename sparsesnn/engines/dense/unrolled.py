@@ -1,4 +1,4 @@
-"""Plain autograd over the steps: one loop, in which the input products of each step are made one at a time or all at once."""
+"""Plain autograd over the steps: one loop, with input products computed per step or all at once before it."""
 
 from __future__ import annotations
 
