@@ -1,7 +1,7 @@
-"""How the ranks that share the neurons of a chain exchange lists, potentials and list gradients between its layers.
+"""Exchange of lists, potentials and list gradients between a chain's layers, among the ranks that share its neurons.
 
-The messages, and their order, are the same whether a rank runs all layers in one chain or each in its own: a replica's ranks may differ in
-that.
+The messages and their order are the same whether a rank runs all layers in one chain or each in its own: the ranks of a replica may
+differ in that.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class ChainShards:
     """Sends and receives for `_core.Chain` (host/src/ranks/chain_shards.h).
 
     Args:
-        layers: all, with this rank's neurons.
-        senders: who owns the neurons of each input of the chain.
+        layers: all layers, with this rank's neurons.
+        senders: the owners of the neurons of each input of the chain.
 
     Attributes:
-        rank: this one, of its replica.
-        first, inputs: by layer, and by input, the first neuron of each rank, and the number of neurons, [R + 1].
-        folds: by layer, of the blocks of tiles of all owners, as `_core.tile_folds`.
+        rank: this rank within its replica.
+        first, inputs: by layer, and by input, the first neuron of each rank, then the number of neurons, [R + 1].
+        folds: by layer, the folds of all owners' tile blocks, from `_core.tile_folds`.
         orders: by layer, see `Part.order`.
     """
 
@@ -54,11 +54,11 @@ class ChainShards:
         limited: bool,
         are_sorted: bool,
     ) -> list[Bytes]:
-        """The messages of all ranks (`_core.merge_messages`) on the lists of layer k, of which this rank has `own`.
+        """The messages of all ranks (`_core.merge_messages`) with the lists of layer k; this rank's part is `own`.
 
         Args:
-            limited: it has a capacity.
-            are_sorted: messages hold events for its readers.
+            limited: whether the layer has a capacity.
+            are_sorted: whether messages hold events for its readers.
         """
         part = self.parts[k]
 
@@ -80,19 +80,19 @@ class ChainShards:
         )
 
     def count_traffic(self) -> None:
-        """Adds what the engine exchanged in a pass by itself."""
+        """Counts the traffic that the engine itself exchanged in a pass."""
         for part in self.parts:
             part.count_traffic()
 
     def to_owners(self, k: int, parts: Sequence[Sequence[Array] | None], n_own: Sequence[int]) -> list[list[Array]]:
-        """Gives the owners of list entries what the tiles of layer k have for them.
+        """Sends the gradients of list entries from the tiles of layer k to the entries' owners.
 
         Args:
-            parts: of each list, for every rank those for its entries, [K, entries] for K blocks of this rank's tiles; None: this rank
-                has none.
-            n_own: of each list, how many entries are this rank's.
+            parts: for each list and rank, the gradients of that rank's entries, [K, entries] for K blocks of this rank's tiles; None:
+                this rank has no tiles.
+            n_own: for each list, the number of entries that this rank owns.
 
-        Returns: of each list, what this rank's entries got from every rank that has tiles, [K, n_own].
+        Returns: for each list, the gradients of this rank's entries from every rank that has tiles, [K, n_own].
         """
         part = self.parts[k]
         nothing = [np.empty(0, np.float32)] * self.comm.size

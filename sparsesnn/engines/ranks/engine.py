@@ -1,4 +1,4 @@
-"""The event-sparse engine over several processes, which share samples (replicas) and neurons (shards)."""
+"""The event-sparse engine over several processes, which divide samples (replicas) and neurons (shards) among them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparsesnn.output import Output
 
 
 class RanksEngine(CpuEngine):
-    """The engine `cpu` on the ranks of mpirun, with the bits of one rank."""
+    """The engine `cpu` on the ranks of mpirun; results equal those of one rank, bit for bit."""
 
     model: Model
     runner = RanksRunner
@@ -55,11 +55,11 @@ class RanksEngine(CpuEngine):
         return sum(math.prod(self.parts.whole_shape(name, p)) for name, p in self.model.named_parameters())
 
     def weights_sha256(self) -> str:
-        """Of the whole tensors: it does not depend on the number of ranks."""
+        """SHA-256 of the whole tensors: it does not depend on the number of ranks."""
         parts = self.parts
         found = sha256(
             self.model.state_dict(),
             self.network,
             lambda name, x: (parts.whole_shape(name, x), parts.whole_rows(name, x)),
         )
-        return self.grid.shards.all_texts(found)[0]  # the first rank of a replica has seen the whole
+        return self.grid.shards.all_texts(found)[0]  # only a replica's first rank has the whole rows

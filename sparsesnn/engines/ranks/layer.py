@@ -1,8 +1,8 @@
-"""One population over several ranks: this rank's part of it.
+"""This rank's part of a population that several ranks share.
 
 Each rank owns whole tiles, with their weight columns and gradients. Forward, every rank gets the lists of the whole
-population; backward, the gradients of the lists that a layer read are sums over its tiles, of which the owners of those
-neurons get the parts of every rank (host/src/ranks/chain_shards.h). A recurrent layer does both once a step
+population. Backward, the gradients of a layer's input lists are sums over its tiles; every rank sends its part to the
+owners of those neurons (host/src/ranks/chain_shards.h). A recurrent layer does both in every step
 (host/src/ranks/sharded.h).
 """
 
@@ -31,14 +31,14 @@ class Part:
     """This rank's part of a population.
 
     Args:
-        shards: who owns which neurons.
-        senders: likewise, of every sender's population.
+        shards: which rank owns which neurons.
+        senders: the same for every sender's population.
         grid: the ranks.
-        reduction: sums the gradients over replicas; None: there is one.
-        order: for whom its ranks sort the population's lists where it learns; None: they do not.
+        reduction: sums the gradients over replicas; None: there is only one.
+        order: the reader for which the ranks sort the population's lists in training; None: they do not sort.
 
     Attributes:
-        packed: weights by the engine's names, in its order, during a pass that learns; see `Parts.packed`.
+        packed: weights by the engine's names, in its order, during a training pass; see `Parts.packed`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Part:
         self.packed: Mapping[str, Bytes] = {}
 
     def count_traffic(self) -> None:
-        """Adds what a pass exchanged by itself to what this rank has exchanged."""
+        """Adds the traffic of the engine's own exchange in a pass to this rank's total."""
         if isinstance(self.exchange, _core.MpiExchange):
             self.grid.shards.traffic.add(*self.exchange.traveled())
 
@@ -75,13 +75,13 @@ class Part:
         return self.grid.n_shards > 1
 
     def own_neurons(self, value: Tensor) -> Tensor:
-        """This rank's part [n] of one number for all neurons; the gradient is summed over all neurons, as on one rank."""
+        """This rank's part [n] of a parameter, [] or [N]; the gradient is summed over all neurons, as on one rank."""
         whole = value.expand(self.shards.n_all)
         own: Tensor = _OwnNeurons.apply(whole, self.shards, self.grid.shards) if self.is_shared else whole
         return own
 
     def whole_delays(self, own: Tensor, n_pre: int) -> Tensor:
-        """The axonal delays [M] of a connection's senders from this rank's part; the gradient of the whole is that of each rank."""
+        """The axonal delays [M] of a connection's senders, gathered from all ranks; each rank's gradient is its part of the whole's."""
         if not self.is_shared:
             return own
         edges = [delays_edge(n, n_pre, self.shards.n_all) for n in self.shards.first]
@@ -89,14 +89,14 @@ class Part:
         return whole
 
     def alone(self, layer: Any) -> ChainShards | None:
-        """What ranks exchange for this layer alone; None: they share no neurons."""
+        """The exchange between ranks for this layer alone; None: they share no neurons."""
         if self.is_shared and self._alone is None:
             self._alone = ChainShards([layer], self.senders)
         return self._alone
 
     def sum_groups(self, groups: Any, senders: Shards | None) -> np.ndarray:
-        """[M], a gradient of one number for each sender, from those of this replica's groups [G, M], in which this rank's senders
-        are whole; None: all are this rank's."""
+        """The gradient of one number per sender, [M], from those of this replica's groups, [G, M], which are complete only for this
+        rank's senders; `senders` None: for all."""
         if senders is None:
             return self.sum_own(groups)
         own = self.sum_own(np.ascontiguousarray(groups[:, senders.begin : senders.end]))
@@ -126,7 +126,7 @@ class _OwnNeurons(torch.autograd.Function):
 
 
 def _whole(own: Tensor, shards: Shards, comm: Communicator) -> Tensor:
-    """Numbers [..., N] from those [..., n] of all shards; of maps n may be the channels."""
+    """Numbers [..., N] from those [..., n] of all shards; for maps, n may be the channels."""
     shape, sizes = own.shape[:-1], np.diff(shards.first)
     numbers = own.contiguous().numpy().reshape(-1)
     parts = comm.gather_parts(numbers, "potentials", lambda r: np.zeros(math.prod(shape) * sizes[r], numbers.dtype))

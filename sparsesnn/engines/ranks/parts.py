@@ -1,4 +1,4 @@
-"""A network over several ranks: what each of them holds of its parameters, and what all of them put out."""
+"""A network over several ranks: each rank's part of the parameters, and how to gather the whole."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from sparsesnn.layers import LI
 from sparsesnn.network import Network
 from sparsesnn.parameters import DELAYS, NEURONS, cuts
 
-#: numbers of a layer that are drawn, or gathered, at once, at most
+#: most numbers of a layer that are drawn or gathered at once
 AT_ONCE = 1 << 17
 #: tag of rows on their way to the first rank
 ROWS = 8
 
 
 def first_reader(network: Network, name: str) -> Connection | None:
-    """The connection that reads the lists of a population first, if its backward pass gathers them by sender; None: each rank sorts
-    the lists that it needs itself."""
+    """The connection that reads a population's lists first, if its backward pass gathers them by sender; None: each rank sorts the
+    lists that it needs itself."""
 
     def is_readout(c: Connection) -> bool:
         return isinstance(network.populations[c.post], LI)
@@ -47,8 +47,8 @@ def first_reader(network: Network, name: str) -> Connection | None:
 
 
 class Parts:
-    """How a network lies on the ranks of a grid: each rank of a replica owns whole tiles of every population (`layer.py`), one
-    rank all of a population that hears maps, replicas own groups of samples (`reduction.py`).
+    """How a network is divided over the ranks of a grid: each rank of a replica owns whole tiles of every population (`layer.py`);
+    a population with maps as input lies on one rank; replicas own groups of samples (`reduction.py`).
     """
 
     def __init__(self, network: Network, grid: Grid) -> None:
@@ -62,19 +62,18 @@ class Parts:
         self._places: dict[tuple[str, ...], tuple[list[int], npt.NDArray[np.int64], list[int]]] = {}
 
     def part(self, name: str) -> Part:
-        """This rank's part of a population; all ranks call it together."""
+        """Makes this rank's part of a population; all ranks call it together."""
         senders = [self.owners(c.pre) for c in self.network.senders(name)]
         return Part(self.shards[name], senders, self.grid, self.reduction, self.orders.get(name))
 
     def owners(self, name: str) -> Shards:
-        """Who owns the neurons of a population, or takes care of those of the input."""
+        """The owners of a population's neurons; for the input, an even split."""
         if name in self.shards:
             return self.shards[name]
         return even_shards(self.network.populations[name].n, self.grid.n_shards, self.grid.shards.rank)
 
     def _orders(self, network: Network) -> dict[str, Order]:
-        """Of each population that several ranks own, how they sort its lists for its first reader; the first rank's chunks hold for
-        all."""
+        """For each population that several ranks own, how they sort its lists for its first reader; all use the first rank's chunks."""
         found: dict[str, Order] = {}
         for name, shards in self.shards.items():
             first = first_reader(network, name)
@@ -90,8 +89,8 @@ class Parts:
 
     @contextmanager
     def packed(self, layers: Mapping[str, Any]) -> Iterator[None]:
-        """While layers run forward in a pass that learns: replicas on this host read one copy of the weights of those that run sample
-        by sample. All of them call it together."""
+        """Context for the forward part of a training pass: replicas on this host share one copy of the weights of layers that run
+        sample by sample. All replicas call it together."""
         if self.common is None or not torch.is_grad_enabled():
             yield
             return
@@ -110,7 +109,7 @@ class Parts:
                 layers[name].part.packed = {}
 
     def between(self, layers: Iterable[Any]) -> ChainShards | None:
-        """What the ranks of a replica exchange between the layers of the network; None: they share no neurons."""
+        """The exchange between a replica's ranks for all layers of the network; None: they share no neurons."""
         if self.grid.n_shards == 1:
             return None
         return ChainShards(list(layers), [self.owners(self.network.inputs[0])])
@@ -121,20 +120,20 @@ class Parts:
 
     @property
     def columns(self) -> dict[str, tuple[int, int]]:
-        """Of each population, first and last + 1 of the neurons of this rank."""
+        """For each population, first and last + 1 of this rank's neurons."""
         return {name: (shards.begin, shards.end) for name, shards in self.shards.items()}
 
     def shards_of(self, name: str) -> Shards:
-        """Of the population that a parameter, `layers.<population>.…`, belongs to."""
+        """The shards of the population that a parameter, `layers.<population>.…`, belongs to."""
         return self.shards[name.split(".")[1]]
 
     def edges(self, name: str) -> tuple[int, list[int]]:
-        """The axis of a parameter or buffer that shards cut, and where: [R + 1]."""
+        """The axis along which shards cut a parameter or buffer, and the edges: [R + 1]."""
         axis, edge = self.cuts.get(name, NEURONS)
         return axis, [edge(n) for n in self.shards_of(name).first]
 
     def whole_shape(self, name: str, tensor: Tensor) -> list[int]:
-        """The shape of a parameter or buffer on one rank."""
+        """The shape of the whole parameter or buffer, as on a single rank."""
         shape = list(tensor.shape)
         if shape:
             axis, edges = self.edges(name)
@@ -142,9 +141,9 @@ class Parts:
         return shape
 
     def whole_rows(self, name: str, tensor: Tensor) -> Iterator[npt.NDArray[Any]]:
-        """A parameter or buffer of the whole network, some rows at a time, on the first rank of a replica; on others nothing.
+        """A parameter or buffer of the whole network, in blocks of rows, on the first rank of a replica; other ranks yield nothing.
 
-        All ranks must go through it together: each sends its part of the rows at hand, and no rank holds more than that.
+        All ranks must iterate together: each sends its part of the current block, so no rank holds more than one block.
         """
         array = tensor.detach().numpy()
         if not array.ndim or self.grid.n_shards == 1:
@@ -166,8 +165,8 @@ class Parts:
             yield np.concatenate([p.reshape(height, n) for p, n in zip(parts, sizes, strict=True)], axis=1)
 
     def whole_neurons(self, named: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray[np.float64]]:
-        """Numbers of this rank's neurons, [n] by parameter (of maps, of its channels; of axonal delays, of senders), with those of
-        the other ranks: [N]."""
+        """Gathers numbers of all ranks, [N] by parameter, from those of this rank's neurons, [n] (for maps: of channels; for axonal
+        delays: of senders)."""
         if self.grid.n_shards == 1 or not named:
             return dict(named)
         names = tuple(named)
@@ -180,8 +179,8 @@ class Parts:
         return {name: whole[begin:end] for name, (begin, end) in zip(names, itertools.pairwise(ends), strict=True)}
 
     def _places_of(self, names: Sequence[str]) -> tuple[list[int], npt.NDArray[np.int64], list[int]]:
-        """Of numbers that ranks give for these parameters, one parameter's after the other's: how many each rank gives; where, in
-        those of all ranks, the numbers of each parameter's neurons stand; and how many there are up to each parameter."""
+        """The layout of numbers that ranks send for these parameters, one parameter after another: how many each rank sends; the
+        positions, in the concatenation over ranks, of each parameter's numbers; and how many there are up to each parameter."""
         edges = np.array([self.edges(x)[1] if self._is_cut_apart(x) else self.shards_of(x).first for x in names])
         n = np.diff(edges)  # [parameter, rank]
         begin = n.sum(0).cumsum() - n.sum(0) + n.cumsum(0) - n
@@ -189,5 +188,5 @@ class Parts:
         return n.sum(0).tolist(), np.concatenate(runs), [0, *n.sum(1).cumsum().tolist()]
 
     def _is_cut_apart(self, name: str) -> bool:
-        """Whether a parameter has numbers per receiver, but not one for each neuron."""
+        """Whether a parameter is cut at other edges than those of the neurons."""
         return name in self.of_maps or name.endswith(DELAYS)

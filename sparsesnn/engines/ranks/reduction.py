@@ -1,13 +1,13 @@
-"""Gradients of parameters, summed over replicas to the bits of one process.
+"""Gradients of parameters, summed over replicas; the result equals that of one process, bit for bit.
 
 A weight's gradient is a sum over groups of samples along a tree (host/src/training/group_tree.h). Each replica has the sums of the
-branches that its groups make up: one, where 2, 4, … replicas share a batch evenly. Of every weight each replica adds up
-some rows: it gets those of all branches, and gives the total to all. While a layer's sums travel, the layers before it run
-backwards; sums in the memory of a host wait for the end, where all of them take one message.
+branches that its groups form: one branch if 2, 4, … replicas share a batch evenly. Each replica adds up some rows of every
+weight: it receives these rows of all branches and sends the total to all. While a layer's sums travel, earlier layers run
+backward; sums in a host's shared memory wait until the end, when one message serves all of them.
 
-Replicas on one host say only where their branches lie (`shared_memory.py`): the others read them there, and write the totals
-there; replicas on different hosts send them. Rows whose source neuron did not fire in any sample hold zeros: they stay behind
-where that saves bytes.
+Replicas on one host only exchange the positions of their branches (`shared_memory.py`): the others read the branches and write
+the totals there. Replicas on different hosts send them. Rows whose source neuron did not fire in any sample hold zeros and are
+not sent if that saves bytes.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class Reduction:
         self.open: list[_Sum] = []
 
     def begin(self, n_samples: int, first_sample: int) -> None:
-        """Before a pass that all replicas take forward and back: they wait for one another (`n_batch`) now, not in its middle, where
-        what one was behind on the way there and another on the way back would add up."""
+        """Called before a pass that all replicas run forward and backward. They wait for one another (`n_batch`) here and not in the
+        middle of the pass, where one replica's delay in the forward part and another's in the backward part would add up."""
         if not self.open:
-            self.batch = None  # of a pass that did not come back
+            self.batch = None  # left from a pass without a backward part
         self.n_batch(n_samples, first_sample)
 
     def n_batch(self, n_samples: int, first_sample: int) -> int:
-        """Samples of all replicas in this pass, of which this one has `n_samples`, `first_sample` come before them.
+        """Number of samples of all replicas in this pass; this one has `n_samples`, after `first_sample` others.
 
-        Errors: `ShapeError` unless those before make whole groups.
+        Errors: `ShapeError` unless `first_sample` matches the other replicas and is a multiple of the group size.
         """
         if self.batch is None:
             counts = [int(part[0]) for part in self.comm.all_gather(np.array([n_samples], np.int64))]
@@ -71,7 +71,7 @@ class Reduction:
         return sum(self.batch.counts)
 
     def add(self, parameter: nn.Parameter, branches: Array, active: Rows) -> None:
-        """Takes part in the sum for one weight [M, n].
+        """Starts the sum over replicas of one weight's gradient [M, n].
 
         Args:
             branches: float32[K, M, n], this replica's sums; they are overwritten.
@@ -82,19 +82,19 @@ class Reduction:
         this.steps = self._sum(this)
         next(this.steps, None)
         if not self.memory.is_shared:
-            for one in self.open:  # what they sent has had the time of a layer to arrive
+            for one in self.open:  # their messages had one layer's time to arrive
                 next(one.steps, None)
         self.open.append(this)
 
     def add_layer(
         self, layer: Any, learnt: Collection[str], found: Mapping[str, Any], listed: Callable[[str], Rows]
     ) -> dict[str, Array]:
-        """Sums over replicas: of small gradients, which are returned, here; of weights in the background.
+        """Sums a layer's gradients over replicas: returns small ones immediately, sums weights in the background.
 
         Args:
-            learnt: the engine's names of what learns.
-            found: of each the sums of this replica's branches, or groups.
-            listed: of a matrix, by its name, which of its senders may stand in a list.
+            learnt: the engine's names of the trained parameters.
+            found: for each name, the sums of this replica's branches, or groups.
+            listed: gives, by a matrix's name, the senders that may appear in a list.
         """
         wiring = Wiring.of(layer)
         layer.check_plain("ranks with replicas")
@@ -103,11 +103,11 @@ class Reduction:
                 continue
             parameter: nn.Parameter = getattr(layer, c.name)
             sums = found[name]
-            if layer.columns(c) is not None:  # one number a synapse, as rows
+            if layer.columns(c) is not None:  # one number per synapse, as rows
                 if name not in wiring.rows:
                     sums = sums.reshape(len(sums), math.prod(sums.shape[1:]))[:, layer.places(c).numpy()]
                 self.add(parameter, sums[:, :, None], np.ones(len(parameter), np.bool_))
-            elif name in wiring.windows:  # one number a weight, as rows of channels
+            elif name in wiring.windows:  # one number per weight, as rows of channels
                 n_rows = math.prod(parameter.shape[:-1])
                 every = np.ones(n_rows, np.bool_)
                 self.add(parameter, sums.reshape(len(sums), n_rows, parameter.shape[-1]), every)
@@ -126,13 +126,13 @@ class Reduction:
         return total
 
     def finish(self) -> None:
-        """Sets the gradients of all weights; the order of `add` was the same on every replica."""
+        """Sets the gradients of all weights; `add` must have been called in the same order on every replica."""
         if self.open:
             if self.beside:
                 self._say_where()
             for this in self.open:
                 next(this.steps, None)
-            self.memory.group.barrier()  # each has given all its totals
+            self.memory.group.barrier()  # every replica here has written its totals
         going = list(self.open)
         while going:
             going = [this for this in going if next(this.steps, this) is not this]
@@ -147,10 +147,10 @@ class Reduction:
         return slice(n * replica // self.comm.size, n * (replica + 1) // self.comm.size)
 
     def _sum(self, this: _Sum) -> Iterator[None]:
-        """Adds up this replica's branches and those of others, by rows; while it yields, messages travel, so let the replica
+        """Adds up this replica's branches and those of others, by rows; messages travel during each yield, so the replica should
         compute before the next step."""
         assert self.batch is not None
-        n_own = self.batch.n_branches[self.comm.rank]  # none where it has no samples: `branches` is room for the total
+        n_own = self.batch.n_branches[self.comm.rank]  # 0 without samples: `branches` then only holds the total
         rows = self._rows(this, self.comm.rank)
         forth: list[Sent] = []
         arriving: dict[int, Arriving] = {}
@@ -178,7 +178,7 @@ class Reduction:
         back: list[Sent] = []
         for r in self.remote:
             back += send_rows(self.comm, this.total[None, rows], this.active[rows], r, BACK)
-        wait(forth)  # where this replica's branches lie the totals are to come
+        wait(forth)  # the totals will overwrite this replica's branches
         arriving = {r: Arriving(self.comm, [this.total[self._rows(this, r)]], r, BACK) for r in self.remote}
         yield
         for r in self.remote:
@@ -189,19 +189,20 @@ class Reduction:
     # ---- between replicas on one host --------------------------------------------------------------------------
 
     def _placed(self, branches: Array) -> tuple[Array, int]:
-        """The same [K, M, n], one of zeros where there are none, for the total, and where others on this host find it."""
+        """Puts branches [K, M, n] where others on this host can read them; returns them and their place. Without any, adds one of zeros
+        to hold the total."""
         if not len(branches):
             branches = np.zeros((1, *branches.shape[1:]), np.float32)
         if not self.beside:
             return branches, -1
-        if (place := self.memory.place(branches)) >= 0:  # where the engine has laid them
+        if (place := self.memory.place(branches)) >= 0:  # the engine has put them there already
             return branches, place
         placed = room(branches.shape, np.float32, shared=True)
         placed[:] = branches
         return placed, self.memory.place(placed)
 
     def _say_where(self) -> None:
-        """Replicas on this host tell one another where the branches of all sums lie, and which rows are active."""
+        """Exchanges, among replicas on this host, the places of all sums' branches and the active rows."""
         places = np.array([this.places[self.comm.rank] for this in self.open], np.int64)
         active = [this.active for this in self.open]
         told = np.concatenate([places.view(np.uint8), *(one.view(np.uint8) for one in active)])
@@ -216,12 +217,12 @@ class Reduction:
 
 @dataclass(frozen=True)
 class _Batch:
-    """How the samples of one pass lie on the replicas.
+    """How the samples of one pass are divided over the replicas.
 
     Args:
-        counts: samples of each.
-        n_branches: sums of each.
-        folds: of all branches, in order: how many of the sums that wait each is added to.
+        counts: samples of each replica.
+        n_branches: branches of each replica.
+        folds: for all branches, in order: the number of pending sums that each is added to.
     """
 
     counts: list[int]
@@ -238,13 +239,13 @@ class _Batch:
 
 @dataclass
 class _Sum:
-    """One weight's sum under way.
+    """One weight's sum in progress.
 
     Args:
-        branches: this replica's; the first becomes the total.
-        active: rows that may differ from zero, at first of this replica's, in the end of all on this host.
-        places: where in the memory of each replica on this host its branches lie.
-        steps: of the sum, between which messages travel.
+        branches: this replica's branches; the first becomes the total.
+        active: rows that may differ from zero, first in this replica's branches, finally in those of all on this host.
+        places: the place of the branches in the memory of each replica on this host.
+        steps: the steps of the sum, between which messages travel.
     """
 
     parameter: nn.Parameter

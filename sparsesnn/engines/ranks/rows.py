@@ -1,4 +1,4 @@
-"""Rows of a gradient on their way between replicas: those whose source was silent stay behind where that saves bytes."""
+"""Messages with rows of a gradient between replicas: rows of silent sources are not sent if that saves bytes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sparsesnn.host.comm import Communicator, Request
 from sparsesnn.host.comm.base import Array
 
 Rows = npt.NDArray[np.bool_]
-#: a message under way, and its array
+#: a message in transit, and its array
 Sent = tuple[Request, Array]
 
 
 def send_rows(comm: Communicator, sums: Array, active: Rows, to: int, tag: int) -> list[Sent]:
-    """Sends which rows are active and these of each sum [K, m, n]; all of them where few are missing."""
+    """Sends which rows are active, and those rows of each sum [K, m, n]; all rows if few are inactive."""
     if not len(active) or not len(sums):
         return []
     few = active.sum() <= 0.9 * len(active)
@@ -24,7 +24,7 @@ def send_rows(comm: Communicator, sums: Array, active: Rows, to: int, tag: int) 
 
 
 class Arriving:
-    """Rows on their way from another replica, awaited from now on, so that they travel while this one computes.
+    """Rows in transit from another replica; receiving starts at construction, so they travel while this one computes.
 
     Args:
         out: the sums, [m, n] each; they may be read and written after `take`.
@@ -35,13 +35,13 @@ class Arriving:
         self.requests = [comm.receive(part, source, tag) for part in (self.active, *out) if len(part)]
 
     def take(self) -> Rows:
-        """Waits for them; returns which rows were active."""
+        """Waits for the rows; returns which were active."""
         for request in self.requests:
             request.wait()
         if not self.active.all():
             n = self.active.sum()
             for one in self.out:
-                some = one[:n].copy()  # they came without those between them
+                some = one[:n].copy()  # the message holds only active rows
                 one[:] = 0
                 one[self.active] = some
         return self.active

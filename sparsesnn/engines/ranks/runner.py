@@ -1,4 +1,4 @@
-"""How the engine `cpu` runs layers and networks over ranks."""
+"""The runner of the engine `cpu` over ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RanksRunner(CpuRunner):
-    """Every rank calls it together with the others."""
+    """Runs layers and networks over ranks; all ranks call its methods together."""
 
     parts: Parts
     numbers_drawn = AT_ONCE
@@ -36,8 +36,8 @@ class RanksRunner(CpuRunner):
 
     @contextlib.contextmanager
     def layers_run(self, layers: Mapping[str, Any]) -> Iterator[None]:
-        """Reads the tensors of all layers first, as a chain of the network does: reading some, and their backward pass, exchanges messages,
-        and other ranks may run that chain."""
+        """Reads the tensors of all layers first, as a chain of the whole network does. Reading some of them, and their backward pass,
+        exchanges messages, and other ranks may run that chain."""
         for layer in layers.values():
             layer.tensors_read = layer_tensors(layer)
         try:

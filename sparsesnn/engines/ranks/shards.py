@@ -1,4 +1,4 @@
-"""Who owns which neurons, and the messages about the lists of a population that several ranks own."""
+"""Which rank owns which neurons, and the exchange of a population's lists among its owners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparsesnn.host.comm.base import Array, Bytes
 from sparsesnn.network import Network
 from sparsesnn.placement import CPU_TILE_WIDTHS, neurons_of_ranks, tile_width
 
-#: for whom the owners of a population sort its lists: delay, and `_core.chunk_plan`, of a layer that reads them
+#: how the owners of a population sort its lists for a reader: the reader's delay and `_core.chunk_plan`
 Order = tuple[int, int, int]
 
 
@@ -22,9 +22,9 @@ class Shards:
     """The neurons of one population over the ranks of a replica.
 
     Args:
-        first: [R + 1], rank r owns neurons first[r] to first[r + 1] - 1, whole tiles; some ranks own none.
-        rank: this one.
-        tile_width: neurons of a tile.
+        first: [R + 1], rank r owns neurons first[r] to first[r + 1] - 1, in whole tiles; some ranks own none.
+        rank: this rank.
+        tile_width: neurons per tile.
     """
 
     first: tuple[int, ...]
@@ -59,12 +59,12 @@ class Shards:
 
 
 def even_shards(n: int, n_ranks: int, rank: int) -> Shards:
-    """Of a population that no rank owns, such as the input: each takes care of a part."""
+    """An even split of a population that no rank owns, such as the input."""
     return Shards(tuple(n * r // n_ranks for r in range(n_ranks + 1)), rank)
 
 
 def make_shards(network: Network, n_ranks: int, rank: int) -> Mapping[str, Shards]:
-    """The shards of all populations but the input, over `n_ranks` ranks."""
+    """The shards of all populations except the input, over `n_ranks` ranks."""
     return {
         name: Shards(first, rank, tile_width(network, name))
         for name, first in neurons_of_ranks(network, n_ranks).items()
@@ -81,13 +81,13 @@ def exchange_lists(
     n_samples: int,
     order: Order | None,
 ) -> list[Bytes]:
-    """The messages of all shards on their lists.
+    """Gathers the messages of all shards with their lists.
 
     Args:
-        message: of this one; empty where it has no neurons.
-        own: makes offsets, ids and numbers of spikes of its lists, for dry runs.
-        limited: the population has a capacity.
-        order: for whom each rank sorts its part.
+        message: this shard's message; empty if it has no neurons.
+        own: makes offsets, ids and spike counts of its lists, for dry runs.
+        limited: whether the population has a capacity.
+        order: how each rank sorts its part; None: it does not.
     """
 
     def like_own(r: int) -> Bytes:
