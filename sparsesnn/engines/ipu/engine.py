@@ -1,4 +1,4 @@
-"""The IPU program: whole training steps on a Graphcore IPU, or on the emulated one."""
+"""The engine for IPUs: whole training steps on a Graphcore IPU, or on an emulated one."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.wording import count
 
-#: slots of an input list, in times the longest one seen, so that few batches need another program
+#: slots of an input list, as a multiple of the longest seen, so that few batches need another program
 INPUT_ROOM = 1.25
-#: slots of another list, in times the longest one of the first batches: activity changes as a network learns
+#: slots of any other list, as a multiple of the longest in the first batches: activity changes as a network learns
 LIST_ROOM = 2.0
-#: name in a checkpoint of the capacities that were measured
+#: name of the measured capacities in a checkpoint
 _CAPACITY = "ipu/capacity"
 
 
 @dataclass(frozen=True)
 class IpuOptions:
-    """What the engine reads."""
+    """The engine's options."""
 
     weight_dtype: str = weight_dtype("float16")
     target: str = option(
@@ -66,17 +66,17 @@ class IpuOptions:
 
 
 class IpuEngine(TorchEngine):
-    """Loss, gradients and optimizer on the device; weights and moments come to the host where a checkpoint needs them.
+    """Runs loss, gradients and optimizer on the device; weights and moments are copied to the host when needed, as for a checkpoint.
 
-    The program is built with the first batch, for its number of steps and the longest of its lists. A batch that does
-    not fit is given a new program; weights and moments move over. Lists of populations without a `capacity` hold
-    `LIST_ROOM` times as many neurons as were listed at most in the first batches, or all with `net.capacity = 0`. Nothing
-    is dropped as long as lists fit, and a run means what it means on the CPU; the first dropped spike is reported.
+    The program is built at the first batch, for its number of steps and its longest list. For a batch that does not fit, a new
+    program is built, and weights and moments move to it. Lists of populations without a `capacity` have `LIST_ROOM` times as many
+    slots as the longest list of the first batches, or one per neuron with `net.capacity = 0`. As long as lists fit, nothing is
+    dropped and a run has the same meaning as on the CPU; the first dropped spike is reported.
 
     Attributes:
-        model, optimizer: on the host, where the engine `on_host` runs the model; they keep weights and moments while the device does not.
-        capacity: of the populations whose lists were measured, their slots.
-        cycles: on the emulated machine, of the first training step.
+        model, optimizer: on the host, where the engine `on_host` runs the model; they hold weights and moments while the device does not.
+        capacity: the slots of populations whose lists were measured.
+        cycles: the cycles of the first training step, on the emulated machine.
     """
 
     model: Model
@@ -136,7 +136,7 @@ class IpuEngine(TorchEngine):
     # ---- capacities ----------------------------------------------------------------------------------------------
 
     def _measured_populations(self) -> list[str]:
-        """Those whose lists get a capacity that is measured."""
+        """The populations whose lists get a measured capacity."""
         if not self.training.measures_capacity:
             return []
         return [
@@ -146,16 +146,16 @@ class IpuEngine(TorchEngine):
         ]
 
     def prepare(self, batches: Iterable[SpikeBatch]) -> str:
-        """Measures how long lists are, and gives each twice the room."""
+        """Measures the lengths of lists, and gives each `LIST_ROOM` times as many slots."""
         names = self._measured_populations()
         if not names:
             return ""
         longest = [0] * len(names)
-        model = copy.deepcopy(self.model)  # whose training steps are not counted
+        model = copy.deepcopy(self.model)  # a copy, so that its training steps are not counted
         n_batches = 0
         for spikes in batches:
             n_batches += 1
-            with torch.enable_grad():  # near-spikes are listed where gradients are wanted
+            with torch.enable_grad():  # near-spikes are listed only if gradients are needed
                 lists: Mapping[str, Any] = model(spikes).spikes
             longest = [max(k, _longest(lists[name])) for k, name in zip(longest, names, strict=True)]
         for name, k in zip(names, self._of_all_instances(longest), strict=True):
@@ -167,14 +167,14 @@ class IpuEngine(TorchEngine):
         )
 
     def _of_all_instances(self, lengths: list[int]) -> list[int]:
-        """The largest of each over all instances, which build the same program."""
+        """The maximum of each length over all instances, which build the same program."""
         replicas = self.grid.replicas
         if replicas.size == 1:
             return lengths
         return [max(column) for column in zip(*replicas.all_gather(np.array(lengths, np.int64)), strict=True)]
 
     def _drop_warning(self, dropped: Mapping[str, int]) -> str:
-        """The first time that spikes find no slot in lists whose capacity was measured."""
+        """The warning for the first time that measured lists drop spikes; "": none."""
         full = [name for name in self.capacity if dropped.get(name)]
         if not full or self._reported_drops:
             return ""
@@ -194,7 +194,7 @@ class IpuEngine(TorchEngine):
         trained = program.train_step(batch.spikes, batch.labels, lr, n_samples=batch.n_whole)
         self._device_is_newer = True
         output = program.output(batch.spikes.n_samples)
-        # of the samples of all instances
+        # over the samples of all instances
         loss = trained.loss if replicas.size == 1 else float(gather(replicas, trained.losses).sum() / batch.n_whole)
         if self.training.objective.regularizes:
             loss += float(
@@ -205,13 +205,13 @@ class IpuEngine(TorchEngine):
         self._check_finite("loss", loss, self.weights)
         self._check_finite("norm of the gradients", trained.gradient_norm, self.weights)
         step = self._measured(output, trained.logits, batch.labels, loss, trained.gradient_norm)
-        if emulated:  # of one step of a run, for all are alike
+        if emulated:  # one step of a run is enough, because all are alike
             self.cycles = compare_cycles(program, batch.spikes)
             step = replace(step, note=self.cycles.text())
         return replace(step, warning=self._drop_warning(step.dropped))
 
     def run_decoded(self, batch: Batch) -> tuple[Output, Tensor]:
-        """Potentials hold the decoded value alone, one step of it."""
+        """The output's potentials hold only the decoded values, as a single step."""
         program = self._program_for(batch.spikes)
         logits = program.infer(batch.spikes)
         output = program.output(batch.spikes.n_samples)
@@ -250,7 +250,7 @@ class IpuEngine(TorchEngine):
     def machine(self) -> Mapping[str, Any]:
         return {"lists": dict(self.capacity), **(self.cycles.to_dict() if self.cycles else {})}
 
-    # ---- weights, which the device may have newer ones of -------------------------------------------------------
+    # ---- weights; the device may have newer ones ---------------------------------------------------------------
 
     def initialize(
         self,
@@ -296,13 +296,13 @@ class IpuEngine(TorchEngine):
         return super().weights_sha256()
 
     def _pull(self) -> None:
-        """Weights and moments to the host, if the device has newer ones."""
+        """Copies weights and moments to the host, if the device has newer ones."""
         if self.program is not None and self._device_is_newer:
             self.program.save(self.optimizer)
             self._device_is_newer = False
 
     def _push(self) -> None:
-        """The host's weights and moments to the device."""
+        """Copies the host's weights and moments to the device."""
         if self.program is not None:
             self.program.load(self.optimizer)
 
