@@ -326,7 +326,7 @@ class Model(Loadable):
         """Runs a batch forward, its loss, and backward: gradients are added to `.grad` of the parameters.
 
         Equal to `loss(model(spikes)).backward()`, bit for bit, with less Python between the engine's calls, which matters for small
-        networks. It runs exactly that with hooks, with dropout, with trained decays, thresholds or delays, with parametrizations
+        networks. It runs exactly that with hooks, with trained decays, thresholds or delays, with parametrizations
         (weights computed from others), and on the backend dense.
 
         Args:
