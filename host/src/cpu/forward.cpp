@@ -6,6 +6,7 @@
 #include "codelets/cpu/caches.h"
 #include "engine.h"
 #include "host/src/cpu/kernels/kernels.h"
+#include "host/src/machine/choices.h"
 #include "host/src/machine/isa.h"
 #include "host/src/machine/thread_pool.h"
 #include "host/src/maps/windows.h"
@@ -97,7 +98,6 @@ void each_tile(const ForwardPass& pass, TileColumns& columns, Body&& body) {
 // are read once for many steps, and the weights of the loops then have the cache alone. That outweighs the extra reads
 // and writes if all weights together do not fit in a core's L2 cache, and more than a few spikes arrive in a step.
 bool lets_sources_wait(const LayerSpec& spec, const LayerInput& input) {
-  constexpr std::int64_t few = 6;
   const std::int64_t n_lists = static_cast<std::int64_t>(input.n_steps) * input.n_samples;
   std::size_t n_pre = input.loops.size() * static_cast<std::size_t>(spec.n_all());
   std::int64_t n_arrive = 0;
@@ -107,7 +107,7 @@ bool lets_sources_wait(const LayerSpec& spec, const LayerInput& input) {
     n_arrive += from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * input.n_samples];
   }
   return !input.reads_rows() && n_pre * spec.n_padded() * sizeof(float) > row_bytes_in_l2 && n_lists >= waiting_rows &&
-         n_arrive > few * n_lists;
+         n_arrive > few_arrivals * n_lists;
 }
 
 // Recurrent: sample by sample, step by step; a sample's spikes become its own input some steps later. Calls body(pass,

@@ -6,6 +6,9 @@
 
 namespace sparsesnn {
 
+// Up to this many spikes arriving in a step on average, no input currents of a recurrent layer are summed first.
+inline constexpr int few_arrivals = 6;
+
 struct Choices {
   // Steps times samples whose current gradients the backward pass keeps between its two halves; twice as many if they
   // are those of eight samples.
