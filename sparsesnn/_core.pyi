@@ -88,12 +88,11 @@ class Windows:
 
 class Source:
     """
-    A sending population: its lists, size, delay and float32 weight [M, N]; for sparse synapses
-    [synapses] with their rows; for a convolution the weight of its windows. sorted: these lists,
-    sorted; gradients of their values then come in that order.
+    A sending population: its size, delay and float32 weight [M, N]; for sparse synapses [synapses] with
+    their rows; for a convolution the weight of its windows.
     """
 
-    def __init__(self, lists: Lists, n_pre: int, delay: int, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], packed: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ..., rows: SparseRows | None = ..., windows: Windows | None = ..., sorted: SortedLists | None = ...) -> None: ...
+    def __init__(self, n_pre: int, delay: int, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], packed: Annotated[NDArray[numpy.uint8], dict(order='C', device='cpu', writable=False)] | None = ..., rows: SparseRows | None = ..., windows: Windows | None = ...) -> None: ...
 
 class Loop:
     """
@@ -106,11 +105,11 @@ class Loop:
 
 class LayerCall:
     """
-    One call of a layer: its spec and sources; parameters, one array [N] or [] each, in the model's
-    order; state, one [B, N] each; without it all states begin at 0.
+    A layer of a chain, which adds lists, sizes and state in each call: its spec and sources;
+    parameters, one array [N] or [] each, in the model's order.
     """
 
-    def __init__(self, spec: LayerSpec, *, n_steps: int, n_samples: int, sources: Sequence[Source], parameters: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., loops: Sequence[Loop] = ..., state: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]] | None = ..., own_before: Lists | None = ..., exchange: Exchange | None = ...) -> None: ...
+    def __init__(self, spec: LayerSpec, *, sources: Sequence[Source], parameters: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., loops: Sequence[Loop] = ..., exchange: Exchange | None = ...) -> None: ...
 
 def neuron_models() -> dict:
     """
@@ -143,10 +142,6 @@ class Run:
     """
     The result of a layer or a transform. Arrays become NumPy's when they are asked for; None if there is none.
     """
-
-    @property
-    def call(self) -> object:
-        """The LayerCall that was run."""
 
     @property
     def offsets(self) -> object: ...

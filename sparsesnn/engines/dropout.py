@@ -60,21 +60,27 @@ class Heard(Protocol):
         """True for spikes to keep, for neurons of the population with this number in the network; the three arrays broadcast."""
 
 
-def heard_by(
-    network: Network, name: str, outputs: Mapping[str, Any], cache: dict[str, Any], thin: Callable[[str, Any], Any]
+def numbers(network: Network) -> dict[str, int]:
+    """The populations with dropout, and their numbers for `Heard`."""
+    return {name: k for k, (name, x) in enumerate(network.populations.items()) if isinstance(x, Population)}
+
+
+def after_dropout(
+    network: Network, outputs: Mapping[str, Any], thin: Callable[[str, int, Any], Any]
 ) -> Callable[[str], Any]:
-    """Makes a function that gives population `name` the spikes of a sender, after dropout.
+    """Makes a function that returns a sender's spikes after dropout, which all its readers share.
 
     Args:
-        cache: keeps spikes that several populations read.
-        thin: applies dropout to a population's spikes.
+        outputs: spikes by population, filled in while layers run.
+        thin: applies dropout to the spikes of a population, given by name and number.
     """
+    number, kept = numbers(network), dict[str, Any]()
 
     def read(pre: str) -> Any:
-        if not is_thinned(network, pre, name):
+        if pre not in number:
             return outputs[pre]
-        if pre not in cache:
-            cache[pre] = thin(pre, outputs[pre])
-        return cache[pre]
+        if pre not in kept:
+            kept[pre] = thin(pre, number[pre], outputs[pre])
+        return kept[pre]
 
     return read

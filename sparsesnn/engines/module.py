@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from sparsesnn.arguments import named
-from sparsesnn.engines.dropout import Heard, heard_by
+from sparsesnn.engines.dropout import Heard, after_dropout
 from sparsesnn.engines.layer_inputs import layer_sources
 from sparsesnn.engines.live import LiveModel
 from sparsesnn.engines.registry import make_runner
@@ -402,12 +402,10 @@ class Model(Loadable):
         outputs: dict[str, LayerInput] = {self.source: data}
         states: dict[str, LayerState] = {}
         inputs: dict[str, list[LayerInput]] = {}
-        cache: dict[str, Any] = {}
         read: Callable[[str], Any] = outputs.__getitem__
+        if heard:
+            read = after_dropout(self.network, outputs, partial(self.runner.thinned, heard=heard))
         for name, layer in self.layers.items():
-            if heard:
-                thin = partial(self.runner.thinned, self, heard=heard)
-                read = heard_by(self.network, name, outputs, cache, thin)
             inputs[name] = []
             for c in self.senders[name]:
                 before = past[c.pre].history if c.pre in past else None

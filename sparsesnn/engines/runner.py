@@ -77,9 +77,9 @@ class Runner:
         """Context in which the layers of a network run one by one."""
         return contextlib.nullcontext()
 
-    def thinned(self, model: Any, population: str, spikes: Any, heard: Heard) -> Any:
-        """A population's spikes after dropout; see `sparsesnn.engines.dropout`."""
-        return thinned_tensor(as_tensor(spikes), list(model.network.populations).index(population), heard)
+    def thinned(self, population: str, number: int, spikes: Any, heard: Heard) -> Any:
+        """A population's spikes after dropout; `number`: see `sparsesnn.engines.dropout.numbers`."""
+        return thinned_tensor(as_tensor(spikes), number, heard)
 
     def run_network(
         self, model: Any, data: Any, past: Mapping[str, LayerState], heard: Heard | None, first_sample: int

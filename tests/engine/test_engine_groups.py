@@ -141,10 +141,10 @@ def test_tiles_of_several_ranks_add_up_to_those_of_one(n: int) -> None:
         columns = slice(width * first, min(n, width * last))
         size = columns.stop - columns.start
         given = engine_lists(lists)
-        source = _core.Source(given, n_pre, 0, np.ascontiguousarray(weight[:, columns]))
+        source = _core.Source(n_pre, 0, np.ascontiguousarray(weight[:, columns]))
         beta = np.full(size, 0.9, np.float32)
         spec = readout_spec(size, width, n, columns.start)
-        call = _core.LayerCall(spec, n_steps=20, n_samples=11, sources=[source], parameters=[beta], exchange=exchange)
+        call = _core.LayerCall(spec, sources=[source], parameters=[beta], exchange=exchange)
         chain = _core.Chain([True])
         chain.add_layer("", call, [0], [True], [], [], False)
         made = chain.forward([given], 20, 11, [(0, 0, None, None, None)])

@@ -241,9 +241,7 @@ def test_a_loop_without_delay_is_refused() -> None:
     number = np.ones(16, np.float32)
     call = _core.LayerCall(
         _core.LayerSpec(**spec_arguments(layer, False, set())),  # type: ignore[arg-type]
-        n_steps=1,
-        n_samples=1,
-        sources=[_core.Source(lists, 19, 0, np.zeros((19, 16), np.float32))],
+        sources=[_core.Source(19, 0, np.zeros((19, 16), np.float32))],
         parameters=[number, number],
         grad_threshold=number,
         loops=[_core.Loop(np.zeros((16, 16), np.float32), 0)],

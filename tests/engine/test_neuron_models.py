@@ -75,12 +75,10 @@ def test_wrong_numbers_of_constants_and_learns() -> None:
 def test_wrong_numbers_of_parameters_and_states() -> None:
     n = np.ones(17, np.float32)
     lists = _core.Lists(np.zeros(2, np.int64), np.empty(0, np.uint16), np.zeros(1, np.int32))
-    source = _core.Source(lists, 5, 0, np.zeros((5, 17), np.float32))
+    source = _core.Source(5, 0, np.zeros((5, 17), np.float32))
 
     def call(parameters: list[Any], state: list[Any] | None) -> None:
-        layer = _core.LayerCall(
-            spec(), n_steps=1, n_samples=1, sources=[source], parameters=parameters, grad_threshold=n
-        )
+        layer = _core.LayerCall(spec(), sources=[source], parameters=parameters, grad_threshold=n)
         chain = _core.Chain([False])
         chain.add_layer("", layer, [0], [False], [], [], False)
         chain.forward([lists], 1, 1, [(0, 0, state, None, None)])

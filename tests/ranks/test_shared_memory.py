@@ -232,12 +232,10 @@ def test_rows_packed_in_parts(weight_dtype, recurrent):
     with pytest.raises(ShapeError, match=r"weight has shape \[70, 69\]; give \[70, 70\]"):
         _core.pack_rows(spec, recurrent, np.ascontiguousarray(weight[:, 1:]), 0, 70, out, "weight")
     lists = _core.Lists(np.zeros(2, np.int64), np.empty(0, np.uint16), np.zeros(1, np.int32))
-    source = _core.Source(lists, 30, 0, np.zeros((30, 70), np.float32), out[:-1])
+    source = _core.Source(30, 0, np.zeros((30, 70), np.float32), out[:-1])
     numbers = np.zeros(70, np.float32)
     call = _core.LayerCall(
         spec,
-        n_steps=1,
-        n_samples=1,
         sources=[source],
         parameters=[numbers, numbers],
         grad_threshold=numbers,

@@ -173,14 +173,20 @@ void register_engine(nb::module_& m) {
           nb::kw_only(), "shape"_a, "channels_first"_a, "kernel"_a, "stride"_a, "padding"_a, "dilation"_a, "groups"_a,
           "channels"_a);
 
-  nb::class_<PySource>(m, "Source",
-                       "A sending population: its lists, size, delay and float32 weight [M, N]; for sparse synapses\n"
-                       "[synapses] with their rows; for a convolution the weight of its windows. sorted: these lists,\n"
-                       "sorted; gradients of their values then come in that order.")
-      .def(nb::init<std::shared_ptr<PyLists>, int, int, In<float>, std::optional<In<unsigned char>>,
-                    std::shared_ptr<SparseRowsOf>, std::shared_ptr<Windows>, std::shared_ptr<SortedLists>>(),
-           "lists"_a, "n_pre"_a, "delay"_a, "weight"_a, "packed"_a.none() = nb::none(), "rows"_a.none() = nb::none(),
-           "windows"_a.none() = nb::none(), "sorted"_a.none() = nb::none());
+  nb::class_<PySource>(
+      m, "Source",
+      "A sending population: its size, delay and float32 weight [M, N]; for sparse synapses [synapses] "
+      "with\ntheir rows; for a convolution the weight of its windows.")
+      .def(
+          "__init__",
+          [](PySource* self, int n_pre, int delay, In<float> weight, std::optional<In<unsigned char>> packed,
+             std::shared_ptr<SparseRowsOf> rows, std::shared_ptr<Windows> windows) {
+            new (self) PySource{
+                nullptr, n_pre, delay, std::move(weight), std::move(packed), std::move(rows), std::move(windows),
+                nullptr};
+          },
+          "n_pre"_a, "delay"_a, "weight"_a, "packed"_a.none() = nb::none(), "rows"_a.none() = nb::none(),
+          "windows"_a.none() = nb::none());
 
   nb::class_<PyLoop>(
       m, "Loop",
@@ -192,32 +198,29 @@ void register_engine(nb::module_& m) {
            "weight"_a, "delay"_a, "packed"_a.none() = nb::none(), "rows"_a.none() = nb::none(),
            "steps"_a.none() = nb::none(), "fraction"_a.none() = nb::none());
 
-  nb::class_<PyLayer>(
-      m, "LayerCall",
-      "One call of a layer: its spec and sources; parameters, one array [N] or [] each, in the model's\n"
-      "order; state, one [B, N] each; without it all states begin at 0.")
+  nb::class_<PyLayer>(m, "LayerCall",
+                      "A layer of a chain, which adds lists, sizes and state in each call: its spec and sources;\n"
+                      "parameters, one array [N] or [] each, in the model's order.")
       .def(
           "__init__",
-          [](PyLayer* self, LayerSpec spec, int n_steps, int n_samples, std::vector<PySource> sources,
-             std::vector<In<float>> parameters, std::optional<In<float>> grad_threshold, std::optional<In<float>> bias,
-             std::vector<PyLoop> loops, std::optional<std::vector<In<float>>> state,
-             std::shared_ptr<PyLists> own_before, std::shared_ptr<PyExchange> exchange) {
+          [](PyLayer* self, LayerSpec spec, std::vector<PySource> sources, std::vector<In<float>> parameters,
+             std::optional<In<float>> grad_threshold, std::optional<In<float>> bias, std::vector<PyLoop> loops,
+             std::shared_ptr<PyExchange> exchange) {
             new (self) PyLayer{spec,
-                               n_steps,
-                               n_samples,
+                               0,
+                               0,
                                std::move(sources),
                                std::move(parameters),
                                std::move(grad_threshold),
                                std::move(bias),
                                std::move(loops),
-                               std::move(state),
-                               std::move(own_before),
+                               std::nullopt,
+                               nullptr,
                                std::move(exchange),
                                {}};
           },
-          "spec"_a, nb::kw_only(), "n_steps"_a, "n_samples"_a, "sources"_a, "parameters"_a,
-          "grad_threshold"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "loops"_a = std::vector<PyLoop>(),
-          "state"_a.none() = nb::none(), "own_before"_a.none() = nb::none(), "exchange"_a.none() = nb::none());
+          "spec"_a, nb::kw_only(), "sources"_a, "parameters"_a, "grad_threshold"_a.none() = nb::none(),
+          "bias"_a.none() = nb::none(), "loops"_a = std::vector<PyLoop>(), "exchange"_a.none() = nb::none());
 
   m.def(
       "neuron_models",

@@ -70,7 +70,7 @@ class PyRun {
     if (spec_.model->fires()) keep(std::move(made.offsets), std::move(made.n_spikes), std::move(made.ids), {});
   }
 
-  // Of a transform that made lists of n neurons.
+  // The result of a transform, lists of n neurons.
   PyRun(std::unique_ptr<Transformed> made, int n, int n_samples, bool watched)
       : watched_(watched),
         saves_(true),
@@ -140,7 +140,7 @@ class PyRun {
     if (!own_->ids_given.is_valid()) own_->ids_given = ids_to_numpy(own_->ids, wide_, n_slots_);
     return own_->ids_given;
   }
-  // Of every entry: of graded lists their values, else 1 for spikes and 0 for near-spikes.
+  // A value for each entry: that of graded lists, else 1 for spikes and 0 for near-spikes.
   nb::object values() {
     if (!lists_) return nb::none();
     if (!values_) {

@@ -50,10 +50,10 @@ class Delayed : public Transformed {
   }
 
   void pull(const float* d_made, float* d_read) const override { pull(d_made, d_read, {}); }
-  Array<float> d_parameter(const float* d_made) const override {
+  Array<float> pull_with_parameter(const float* d_made, float* d_read) const override {
     const std::size_t n_groups = static_cast<std::size_t>(count_groups(n_samples_));
-    Array<float> d_read(slots_[0].size()), d_delays(n_groups * static_cast<std::size_t>(n_neurons_));
-    pull(d_made, d_read.data(), d_delays);
+    Array<float> d_delays(n_groups * static_cast<std::size_t>(n_neurons_));
+    pull(d_made, d_read, d_delays);
     return d_delays;
   }
 

@@ -1,7 +1,7 @@
 // Transforms: lists of one population → lists, with an adjoint on the values of their entries.
 //
-// A chain (chain_bindings.cpp) runs them between its layers; engines/cpu/transforms.py says where. Adding one: a file
-// in this folder, and a function there.
+// A chain (host/src/bindings/chain.h) runs them between its layers; engines/cpu/transforms.py says where. Adding one: a
+// file in this folder, and a function there.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,11 @@ class Transformed {
   virtual ~Transformed() = default;
   // ∂L/∂value of each entry that was read, from that of each entry that was made.
   virtual void pull(const float* d_made, float* d_read) const = 0;
-  // ∂L/∂parameter [G, M] of each group of samples; of a transform that has one.
-  virtual Array<float> d_parameter(const float* /* d_made */) const { return {}; }
+  // The same, and ∂L/∂parameter [G, M] of each group of samples, for a transform that has a parameter.
+  virtual Array<float> pull_with_parameter(const float* d_made, float* d_read) const {
+    pull(d_made, d_read);
+    return {};
+  }
 
   Array<std::int64_t> offsets;
   Array<unsigned char> ids;

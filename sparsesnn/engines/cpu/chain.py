@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ from sparsesnn.engines.cpu import transforms
 from sparsesnn.engines.cpu.chain_pass import ChainPass
 from sparsesnn.engines.cpu.lists import own_before, states_of
 from sparsesnn.engines.cpu.wiring import Wiring, layer_call, layer_tensors
+from sparsesnn.engines.dropout import numbers
 from sparsesnn.errors import NumericError
 from sparsesnn.layers import Population
 from sparsesnn.network import Network
@@ -31,7 +33,6 @@ from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:
     from sparsesnn.engines.dropout import Heard
-    from sparsesnn.engines.ranks.parts import Parts
 
 
 @dataclass
@@ -71,17 +72,14 @@ class Chain:
         inputs: by name, neurons.
         learns: whether gradients of the values of the inputs' lists are wanted.
         thinned, continues, resumes: see `transforms.Way`.
-        parts: how the network lies on the ranks of a grid.
         shards: what ranks that share neurons exchange; None: none do.
 
     Attributes:
         nodes: in the order in which they run.
         places: of every input and layer, where nodes read it.
-        arrive_at: of every layer, where the lists of its senders are in front of pools.
         layer_nodes: the number of each layer's node.
-        layer_saves: by layer, whether a backward pass may come through.
         fires: the layers that put out lists.
-        is_plain: gradients are wanted of nothing but parameters that the engine reads where they lie.
+        part: this rank's part of a layer, which every layer of the chain has over ranks; None: one process runs the chain.
     """
 
     def __init__(
@@ -94,33 +92,39 @@ class Chain:
         thinned: Mapping[str, int] | None = None,
         continues: bool = False,
         resumes: bool = False,
-        parts: Parts | None = None,
         shards: Any = None,
     ) -> None:
         self.layers, self.senders, self.inputs = dict(layers), senders, dict(inputs)
         self.learns, self.thinned, self.continues, self.resumes = list(learns), thinned or {}, continues, resumes
-        self.parts, self.shards = parts, shards
-        self.reduction = parts.reduction if parts else None
+        self.shards = shards
+        self.part: Any = next((layer.part for layer in self.layers.values()), None)
+        self.reduction = self.part.reduction if self.part else None
         self.nodes: list[Node] = []
         self.places: dict[str, int] = {name: k for k, name in enumerate(self.inputs)}
-        self.arrive_at: dict[str, list[int]] = {}
         self._shared: dict[tuple[int, Hashable], int] = {}
         self.chain = _core.Chain(self.learns, shards)
         self.layer_nodes: dict[str, int] = {}
-        self.layer_saves: dict[str, bool] = {}
         in_place = True
         for name, layer in self.layers.items():
             tensors = self._add_layer(name, layer)
             own = {id(x) for x in (*layer._parameters.values(), *layer._buffers.values())}
             in_place = in_place and all(id(x) in own and x.is_contiguous() for x in tensors.values())
         self.fires = [name for name, layer in self.layers.items() if isinstance(layer.population, Population)]
-        self.is_plain = not any(self.learns) and learns_as_read(self.layers.values())
         self.counts = any(layer.training_steps is not None for layer in self.layers.values())
         self.key = self.key_of(self.layers, self.learns) if in_place else None
 
     @property
     def n_inputs(self) -> int:
         return len(self.inputs)
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether gradients are wanted of nothing but parameters that the engine reads where they lie."""
+        return not any(self.learns) and learns_as_read(self.layers.values())
+
+    def saves(self, name: str) -> bool:
+        """Whether a backward pass may come through a layer."""
+        return self.nodes[self.layer_nodes[name]].saves
 
     @staticmethod
     def key_of(layers: Mapping[str, Any], learns: Sequence[bool]) -> list[Any]:
@@ -180,8 +184,7 @@ class Chain:
         )
         self.nodes.append(Node(name, reads, sources, layer.population.n, None, own, saves))
         self.places[name] = self.n_inputs + len(self.nodes) - 1
-        self.layer_nodes[name], self.layer_saves[name] = len(self.nodes) - 1, saves
-        self.arrive_at[name] = sources
+        self.layer_nodes[name] = len(self.nodes) - 1
         return tensors
 
     def add(self, made: transforms.Made, layer: str, at: int, learnt: Mapping[str, Tensor] | None = None) -> int:
@@ -281,25 +284,23 @@ def network_chain(
     learns: Sequence[bool] = (False,),
     thins: bool = False,
     continues: bool = False,
-    parts: Parts | None = None,
+    shards: Any = None,
 ) -> Chain:
     """The chain of a network.
 
     Args:
         layers: by population.
-        learns, continues, parts: see `Chain`.
+        learns, continues, shards: see `Chain`.
         thins: with dropout, see `sparsesnn.engines.dropout`.
     """
     source = network.inputs[0]
-    fire = [k for k, x in network.populations.items() if isinstance(x, Population)]
     return Chain(
         layers,
         {name: [c.pre for c in network.senders(name)] for name in layers},
         {source: network.populations[source].n},
         learns=learns,
-        thinned={name: list(network.populations).index(name) for name in fire} if thins else {},
+        thinned=numbers(network) if thins else {},
         continues=continues,
         resumes=continues,
-        parts=parts,
-        shards=parts.between(layers.values()) if parts else None,
+        shards=shards,
     )

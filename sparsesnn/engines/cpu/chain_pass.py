@@ -63,8 +63,8 @@ class ChainPass:
 
     def arrived(self, name: str, inputs: Sequence[SpikeBatch]) -> list[SpikeBatch]:
         """The lists that reach a layer from every sender, in front of its pools."""
-        n_inputs = self.chain.n_inputs
-        return [inputs[at] if at < n_inputs else self.lists_at(at - n_inputs) for at in self.chain.arrive_at[name]]
+        n_inputs, node = self.chain.n_inputs, self.chain.nodes[self.chain.layer_nodes[name]]
+        return [inputs[at] if at < n_inputs else self.lists_at(at - n_inputs) for at in node.sources]
 
     def state(self, name: str, sent: SpikeBatch | None) -> LayerState:
         """The state that the pass leaves; `sent`: the layer's lists, None of a readout."""

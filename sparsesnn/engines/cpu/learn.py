@@ -20,7 +20,7 @@ def learns_alone(chain: Chain, output: str) -> bool:
     """Whether `learn` is equivalent to autograd: trained tensors are not computed from others, and no hook observes gradients."""
     return (
         chain.is_plain
-        and chain.layer_saves[output]
+        and chain.saves(output)
         and not any(
             not x.is_leaf or x._backward_hooks or getattr(x, "_post_accumulate_grad_hooks", None)
             for node in chain.nodes
@@ -51,27 +51,26 @@ def learn(
     potentials: Any = run.potentials  # None if the last layer fires
     in_engine = loss if isinstance(loss, CrossEntropy) and loss.is_whole() and loss.fits_engine(potentials) else None
     leaves: dict[str, Tensor] = {}
-    saves, fires = chain.layer_saves, chain.fires
 
     def leaf(name: str, x: Tensor) -> Tensor:
-        leaves[name] = x.requires_grad_(saves[name])
+        leaves[name] = x.requires_grad_(chain.saves(name))
         return x
 
     def lists(name: str) -> SpikeBatch:
-        learns = saves[name] and not in_engine
+        learns = chain.saves(name) and not in_engine
         return this.lists(name, leaf(name, torch.from_numpy(this.run(name).values)) if learns else None)
 
     def state(name: str) -> LayerState:
-        if name not in saves:
+        if name not in chain.layers:
             return input_state()[name]
-        return this.state(name, fired[name] if name in fires else None)
+        return this.state(name, fired.get(name))
 
     # no function of an output may hold it: a reference cycle would keep all arrays until Python looks for cycles
-    fired = Lazily(lists, fires)
+    fired = Lazily(lists, chain.fires)
     made = Output(
         potentials=None if potentials is None else torch.from_numpy(potentials),
         spikes=fired,
-        state={} if chain.parts else Lazily(state, [*saves, *input_state()]),
+        state={} if chain.part else Lazily(state, [*chain.layers, *input_state()]),
         output=output,
     )
     if in_engine:
@@ -92,7 +91,7 @@ def learn(
     def take(k: int, gradients: list[np.ndarray]) -> None:
         """Adds gradients. While sums over replicas travel, the backward pass goes on with earlier layers."""
         learnt = chain.nodes[k].learnt
-        if chain.parts is None and chain.nodes[k].transform is None:
+        if chain.part is None and chain.nodes[k].transform is None:
             _add_gradients(learnt.values(), gradients)
         else:
             found = this.of_node(k, gradients)

@@ -79,7 +79,3 @@ def to_array(x: Tensor, name: str) -> np.ndarray:
             f"{name} is {x.dtype} on {x.device}; the cpu engine computes in float32 on the cpu: call model.float().cpu(), or use backend 'dense'"
         )
     return (x if x.is_contiguous() else x.contiguous()).detach().numpy()
-
-
-#: no steps of no samples
-NO_LISTS = _core.Lists(np.zeros(1, np.int64), np.empty(0, np.uint16), np.empty(0, np.int32), None)

@@ -62,8 +62,8 @@ class CpuRunner(Runner):
         steps = layer.axonal_delays(c)
         return apply(transforms.delays(steps, between=layer.between_steps(c), first_step=first_step), x)
 
-    def thinned(self, model: Model, population: str, spikes: Any, heard: Heard) -> Any:
-        return thinned(spikes, list(model.network.populations).index(population), heard)
+    def thinned(self, population: str, number: int, spikes: Any, heard: Heard) -> Any:
+        return thinned(spikes, number, heard)
 
     def run_layer(
         self, layer: Any, sources: Sequence[Any], state: LayerState | None, *, packed: bool, first_sample: int
@@ -130,7 +130,7 @@ class CpuRunner(Runner):
             learns=[learns_values(spikes)],
             thins=thins,
             continues=continues,
-            parts=self.parts,
+            shards=self.parts.between(layers.values()) if self.parts else None,
         )
         self.chains[thins, continues] = chain
         return chain

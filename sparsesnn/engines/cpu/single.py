@@ -37,15 +37,13 @@ def run_layer(
             )
     learns = list(map(learns_values, sources))
     names = [str(k) for k in range(len(sources))]
-    part = layer.part
     chain = Chain(
         {"": layer},
         {"": names},
         dict(zip(names, layer.n_pre, strict=True)),
         learns=learns,
         continues=state is not None,
-        parts=part,
-        shards=part.alone(layer) if part else None,
+        shards=layer.part.alone(layer) if layer.part else None,
     )
     past = {} if state is None else {"": state}
     given = [lists_for(x) for x in sources]

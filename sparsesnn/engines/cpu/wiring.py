@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparsesnn import _core
 from sparsesnn.bounds import bounded
-from sparsesnn.engines.cpu.lists import NO_LISTS, to_array
+from sparsesnn.engines.cpu.lists import to_array
 from sparsesnn.layers import LI
 from sparsesnn.parameters import DELAYS, Incoming, PopulationModule
 from sparsesnn.placement import cpu_tile_width
@@ -134,11 +134,8 @@ def layer_call(
 
     return _core.LayerCall(
         wiring.spec(layer, save, learnt),
-        n_steps=0,
-        n_samples=0,
         sources=[
             _core.Source(
-                NO_LISTS,
                 n_pre,
                 0 if continues else delay,
                 arrays[name],

@@ -27,8 +27,7 @@ class RanksRunner(CpuRunner):
         super().__init__(name, options, network, grid)
         self.parts = Parts(network, grid)
 
-    def thinned(self, model: Any, population: str, spikes: Any, heard: Heard) -> Any:
-        number = list(model.network.populations).index(population)
+    def thinned(self, population: str, number: int, spikes: Any, heard: Heard) -> Any:
         return thinned(spikes, number, heard, self.parts.around(population))
 
     def packed(self, layers: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
