@@ -1,1 +1,1 @@
-"""Plans for cores and MPI ranks: tiles of the engine (`tiles.py`) dealt to them (`slabs.py`), and their memory."""
+"""Plans for cores and MPI ranks: slabs of neurons on ranks (`slabs.py`, by `sparsesnn/placement.py`), and their memory."""
