@@ -35,6 +35,12 @@ inline F where(Fired<F> fired, F x) {
   return fired.is ? x : F(0);
 }
 
+// a of neurons that fired, else b.
+template <class F>
+inline F pick(Fired<F> fired, F a, F b) {
+  return fired.is ? a : b;
+}
+
 template <class F>
 inline F one_minus(const F& x) {
   return 1.0f - x;

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from sparsesnn import errors, startup
 from sparsesnn.delays import Delays
-from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator, decays
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, NeuronArrays, Resonator, decays, parameter
+from sparsesnn.layers import PerNeuron as PerNeuron
+from sparsesnn.layers.neuron import OpenNeuron as Neuron
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.surrogate import Surrogate, atan, boxcar, exponential, fast_sigmoid, sigmoid, straight_through, triangle
 from sparsesnn.synapses import Conv1d, Conv2d, Dense, Pool, Series, Sparse
@@ -63,6 +65,9 @@ __all__ = [
     "Resonator",
     "LI",
     "decays",
+    "Neuron",
+    "NeuronArrays",
+    "parameter",
     "Conv1d",
     "Conv2d",
     "Pool",

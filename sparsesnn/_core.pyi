@@ -32,7 +32,7 @@ def set_choice(name: str, value: int) -> int:
 class LayerSpec:
     """The numbers that define one layer's passes; see host/src/cpu/layer.h."""
 
-    def __init__(self, *, model: str, constants: Sequence[float], learns: Sequence[bool], detach_reset: bool, surrogate: str, slope: float, n: int, tile_width: int, capacity: int, fixed: bool, bf16: bool, save: bool, seed: int, first_step: int, first_sample: int = ..., population: int = ..., first: int = ..., ranges: Sequence[tuple[float, float]]) -> None: ...
+    def __init__(self, *, shape: str, fires: bool, n_trained: int, detach_reset: bool, surrogate: str, slope: float, n: int, tile_width: int, capacity: int, fixed: bool, bf16: bool, save: bool, seed: int, first_step: int, first_sample: int = ..., population: int = ..., first: int = ...) -> None: ...
 
     def at(self, seed: int, first_step: int, first_sample: int) -> LayerSpec:
         """The same for one call."""
@@ -106,15 +106,20 @@ class Loop:
 class LayerCall:
     """
     A layer of a chain, which adds lists, sizes and state in each call: its spec and sources;
-    parameters, one array [N] or [] each, in the model's order.
+    entries of its shape, one array [N] or [] each, and for each trained parameter
+    their derivatives, None for 0.
     """
 
-    def __init__(self, spec: LayerSpec, *, sources: Sequence[Source], parameters: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., loops: Sequence[Loop] = ..., exchange: Exchange | None = ...) -> None: ...
+    def __init__(self, spec: LayerSpec, *, states: Sequence[str], sources: Sequence[Source], entries: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], derivatives: Sequence[Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None]], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., loops: Sequence[Loop] = ..., exchange: Exchange | None = ...) -> None: ...
 
-def neuron_models() -> dict:
+def find_shape(*, n_states: int, fires: bool, in_order: bool, entries: Sequence[str], ones: Sequence[str]) -> tuple:
     """
-    For the name of every built-in neuron model: the names of its states and parameters, and the number of constants.
+    The smallest compiled shape (codelets/neuron.h) with all of a model's entries: its name, its entries in order, and those of
+    B that are 1 without an entry.
     """
+
+def neuron_shapes() -> dict:
+    """For the name of every compiled shape its entries, in order."""
 
 def surrogates() -> list[str]:
     """Names of the built-in surrogates."""
@@ -431,7 +436,7 @@ class DenseSpec:
     What defines the dynamics of a population; see host/src/dense/dense_neurons.h.
     """
 
-    def __init__(self, *, model: str, constants: Sequence[float], detach_reset: bool, surrogate: str, slope: float) -> None: ...
+    def __init__(self, *, shape: str, fires: bool, detach_reset: bool, surrogate: str, slope: float) -> None: ...
 
 def empty_bytes(n_bytes: int) -> object:
     """
@@ -459,19 +464,19 @@ def dense_multiply(a: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), o
     """
 
 @overload
-def dense_forward(spec: DenseSpec, current: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], *, parameters: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, state: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None], out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, fired: Annotated[NDArray[numpy.bool_], dict(order='C', device='cpu')] | None, rows: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None], fresh: bool = ...) -> None: ...
+def dense_forward(spec: DenseSpec, current: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], *, entries: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, state: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None], out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, fired: Annotated[NDArray[numpy.bool_], dict(order='C', device='cpu')] | None, rows: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None], fresh: bool = ...) -> None: ...
 
 @overload
-def dense_forward(spec: DenseSpec, current: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)], *, parameters: Sequence[Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None], grad_threshold: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, state: Sequence[Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None], out: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, fired: Annotated[NDArray[numpy.bool_], dict(order='C', device='cpu')] | None, rows: Sequence[Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None], fresh: bool = ...) -> None:
+def dense_forward(spec: DenseSpec, current: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)], *, entries: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)], grad_threshold: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, state: Sequence[Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None], out: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, fired: Annotated[NDArray[numpy.bool_], dict(order='C', device='cpu')] | None, rows: Sequence[Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None], fresh: bool = ...) -> None:
     """
     Advances every neuron over the steps of `current` [T, B, N]; writes the state and the other given arrays.
     """
 
 @overload
-def dense_backward(spec: DenseSpec, d_out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], *, parameters: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, rows: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None], d_state: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None], d_current: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, d_bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, d_parameters: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None], current: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., fresh: bool = ...) -> None: ...
+def dense_backward(spec: DenseSpec, d_out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], *, entries: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], derivatives: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, rows: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None], d_state: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None], d_current: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, d_bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None, d_parameters: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu')] | None], current: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., fresh: bool = ...) -> None: ...
 
 @overload
-def dense_backward(spec: DenseSpec, d_out: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)], *, parameters: Sequence[Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None], grad_threshold: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, rows: Sequence[Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None], d_state: Sequence[Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None], d_current: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, d_bias: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, d_parameters: Sequence[Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None], current: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None = ..., fresh: bool = ...) -> None:
+def dense_backward(spec: DenseSpec, d_out: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)], *, entries: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)], derivatives: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, grad_threshold: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None, rows: Sequence[Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None], d_state: Sequence[Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None], d_current: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, d_bias: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None, d_parameters: Sequence[Annotated[NDArray[numpy.float64], dict(order='C', device='cpu')] | None], current: Annotated[NDArray[numpy.float64], dict(order='C', device='cpu', writable=False)] | None = ..., fresh: bool = ...) -> None:
     """
     The gradient of `dense_forward`, from `d_out` [T, B, N]; writes d_current, adds to the sums.
     """

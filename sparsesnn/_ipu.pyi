@@ -6,7 +6,7 @@ from collections.abc import Sequence
 class Population:
     """One population of a plan; see host/src/ipu/spec.h."""
 
-    def __init__(self, *, name: str, model: str, n: int, capacity: int, shards: Sequence[tuple[int, int, int]], collectors: Sequence[tuple[int, int, int]], constants: Sequence[float], detach_reset: bool, surrogate: int, slope: float, fixed: bool, bias: bool, learns: int, shared: int, kept: int, operations: tuple[int, int], lows: Sequence[float], highs: Sequence[float], parameters: Sequence[float]) -> None: ...
+    def __init__(self, *, name: str, shape: str, fires: bool, n: int, capacity: int, shards: Sequence[tuple[int, int, int]], collectors: Sequence[tuple[int, int, int]], detach_reset: bool, surrogate: int, slope: float, fixed: bool, bias: bool, kept: int, operations: tuple[int, int], entries: Sequence[float], parameters: Sequence[tuple[str, bool, bool, float, float]], terms: Sequence[tuple[int, int, int]], entries_of_parameters: tuple[Sequence[float], Sequence[tuple[int, int, int]], Sequence[int]], d_parameters: tuple[Sequence[float], Sequence[tuple[int, int, int]], Sequence[int]]) -> None: ...
 
 class Connection:
     """One connection: indices of pre and post, delay, reducers."""
@@ -45,6 +45,11 @@ class Program:
         """The host's memory of a stream, as a flat NumPy array."""
 
     def names(self) -> list[str]: ...
+
+def find_shape(*, n_states: int, fires: bool, in_order: bool, entries: Sequence[str], ones: Sequence[str]) -> tuple:
+    """
+    Name and entries of the smallest compiled shape of neurons with these entries.
+    """
 
 has_sdk: bool = ...
 

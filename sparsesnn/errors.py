@@ -14,6 +14,10 @@ class DescriptionError(SparseSnnError, ValueError):
     """The description of a network, population or connection is invalid."""
 
 
+class UnknownModelError(DescriptionError):
+    """A network names a neuron model that is none of ours, and that this process has not loaded."""
+
+
 class SpikeListError(SparseSnnError, ValueError):
     """Spike lists break their invariants: ids out of range or not ascending, counts that do not add up."""
 

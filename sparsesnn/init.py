@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sparsesnn.arguments import named
 from sparsesnn.errors import DescriptionError, NumericError
-from sparsesnn.layers import LI, Population
+from sparsesnn.layers import fires, is_readout
 from sparsesnn.options import option, plain
 from sparsesnn.output import LayerOutput
 from sparsesnn.parameters import Incoming
@@ -135,7 +135,7 @@ def init_activity(
     data = list(batches)
     if not data or not any(batch.n_samples and batch.n_steps for batch in data):
         raise DescriptionError(f"init_activity: {len(data)} batches without a sample or step; give data to measure on")
-    spiking = [name for name, p in network.populations.items() if isinstance(p, Population)]
+    spiking = [name for name, p in network.populations.items() if fires(p)]
     targets = dict(target) if isinstance(target, Mapping) else dict.fromkeys(spiking, target)
     for name, value in targets.items():
         if name not in spiking:
@@ -148,7 +148,7 @@ def init_activity(
     for name, layer in model.layers.items():
         sources = [outputs[c.pre] for c in network.senders(name)]
         inputs = list(zip(*sources, strict=True))
-        reads = isinstance(layer.population, LI)
+        reads = is_readout(layer.population)
         # pooling alone has no gain; a rank without neurons of a population still takes part
         scalable = any(layer.has_weights(c) for c in layer.incoming)
         if scalable and (name in targets or (reads and readout_std is not None)):

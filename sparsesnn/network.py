@@ -15,15 +15,19 @@ from sparsesnn.arguments import named
 from sparsesnn.connection import Connection as Connection
 from sparsesnn.delays import Delays
 from sparsesnn.errors import DescriptionError, SparseSnnError
-from sparsesnn.layers import LI, MODELS, Input, Population
+from sparsesnn.layers import LI, MODELS, Input, Neuron, is_readout
 from sparsesnn.layers.catalog import (
     AnyPopulation,
     by_letter,
+    check_model,
     described,
+    find_model,
     model_letters,
-    neuron_options,
     population_from_dict,
     population_to_dict,
+)
+from sparsesnn.layers.catalog import (
+    neuron_options as all_neuron_options,
 )
 from sparsesnn.map_text import parse_maps
 from sparsesnn.options import options_of, plain
@@ -70,7 +74,7 @@ class Network:
                 raise DescriptionError(
                     f"population name {name!r}: use letters, digits and _, not starting with a digit"
                 )
-            if not isinstance(population, (Input, LI, Population)):
+            if not isinstance(population, (Input, Neuron)):
                 raise DescriptionError(f"population {name!r} is {population!r}; allowed: {', '.join(MODELS)}")
         for c in self.connections:
             for end in (c.pre, c.post):
@@ -85,7 +89,7 @@ class Network:
         for c in self.connections:
             if isinstance(self.populations[c.post], Input):
                 raise DescriptionError(f"connection {c.pre}->{c.post}: an Input receives nothing")
-            if isinstance(self.populations[c.pre], LI):
+            if is_readout(self.populations[c.pre]):
                 raise DescriptionError(
                     f"connection {c.pre}->{c.post}: an LI readout does not fire; put it last, and use LIF here"
                 )
@@ -166,7 +170,7 @@ class Network:
         """Whether a population has a connection to itself."""
         return any(c.is_recurrent for c in self.incoming(name))
 
-    def receivers(self) -> dict[str, LI | Population]:
+    def receivers(self) -> dict[str, Neuron]:
         """All populations except the input, by name, which become a model's layers.
 
         Errors: `DescriptionError` unless there is one `Input`.
@@ -317,7 +321,7 @@ def _as_described(
 ) -> tuple[dict[str, AnyPopulation], tuple[Connection, ...]]:
     """The description without subclasses, because engines ignore their methods and parameters."""
     parts = {
-        name: described(p, f"population {name!r}") if isinstance(p, (Input, LI, Population)) else p
+        name: described(p, f"population {name!r}") if isinstance(p, (Input, Neuron)) else p
         for name, p in populations.items()
     }
     return parts, tuple(as_described(c, [Connection], f"connection {c.pre}->{c.post}", "class") for c in connections)
@@ -375,7 +379,13 @@ def _with_sizes(
     return populations, tuple(bound)
 
 
-def parse_net(text: str, **defaults: Any) -> Network:
+def parse_net(
+    text: str,
+    *,
+    neuron: str | type[Neuron] | None = None,
+    neuron_options: Mapping[str, Any] | None = None,
+    **defaults: Any,
+) -> Network:
     """`"700-256r-20"` → Input(700), LIF(256, recurrent=True), LI(20).
 
     Sizes joined by `-`. After a size: `r` recurrent, or the letter of a neuron model (`model_letters()`), LIF without one;
@@ -387,14 +397,19 @@ def parse_net(text: str, **defaults: Any) -> Network:
         text: the sizes.
         defaults: arguments of every hidden population (arguments that a model lacks, such as `alpha` for LIF, are ignored
             for it).
+        neuron: the class, or its name, of hidden populations without a letter; None: LIF.
+        neuron_options: its arguments; None: those of `defaults` that it has.
 
     Errors: `DescriptionError` for an invalid text, and unknown arguments.
     """
     if not isinstance(text, str):
         raise DescriptionError(f"net: is a {type(text).__name__}, {text!r}; give a text, such as '700-256r-20'")
-    models = by_letter()
-    known = neuron_options()
-    if others := set(defaults) - set(known):
+    models, own = by_letter(), None
+    if neuron is not None:
+        own = _named_model(neuron) if isinstance(neuron, str) else neuron
+        check_model(own, "net: neuron")
+    known = {*all_neuron_options(), *(() if own is None else (f.name for f in fields(own)))}
+    if others := set(defaults) - known:
         raise DescriptionError(f"net: {unknown('argument', min(others), sorted(known))}")
 
     def neurons(n: int | None, flags: str, last: bool) -> AnyPopulation:
@@ -412,6 +427,14 @@ def parse_net(text: str, **defaults: Any) -> Network:
             )
         model = models["".join(letters)]
         arguments = {k: v for k, v in defaults.items() if k in options_of(model)}
+        if own is not None and not letters and not last:
+            model = own
+            has = {f.name for f in fields(own)}
+            arguments = (
+                {k: v for k, v in defaults.items() if k in has} if neuron_options is None else dict(neuron_options)
+            )
+            if others := set(arguments) - has:
+                raise DescriptionError(f"net: {own.__name__}: {unknown('argument', min(others), sorted(has))}")
         return model(n, **{**arguments, "recurrent": "r" in flags, **spiking})  # type: ignore[arg-type]
 
     if ":" in text:
@@ -437,6 +460,13 @@ def parse_net(text: str, **defaults: Any) -> Network:
             f"net {text!r}: the first size is the input, which has no synapses; move p to a later size"
         )
     return replace(network, connections=tuple(_thinned(network, densities)))
+
+
+def _named_model(name: str) -> type[Neuron]:
+    try:
+        return find_model(name)
+    except DescriptionError as error:
+        raise type(error)(f"net: neuron {error}") from None
 
 
 def _thinned(network: Network, densities: Mapping[str, str]) -> Iterator[Connection]:

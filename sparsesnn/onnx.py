@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError, MissingDependencyError
-from sparsesnn.layers import Population
+from sparsesnn.layers import fires
 from sparsesnn.whole_file import whole_file
 
 __all__ = ["StepModule", "export"]
@@ -72,7 +72,7 @@ class StepModule(nn.Module):
             self.register_buffer(f"{name} {p.name}", layer.tensor(p.name).detach().clamp(p.low, p.high).clone())
         for state in population.states:
             self._add_state(f"{name}.{state}", "B", population.n)
-        if isinstance(population, Population):
+        if fires(population):
             self._add_state(f"{name}.reset", "B", population.n)
 
     def first_states(self, n_samples: int) -> list[Tensor]:
@@ -108,7 +108,7 @@ class StepModule(nn.Module):
             result = population.step(named, [before[f"{name}.{z}"] for z in population.states], s, s, i)
             after |= {f"{name}.{z}": x for z, x in zip(population.states, result, strict=True)}
             output = result[0]
-            if isinstance(population, Population):
+            if fires(population):
                 output = sent[name] = after[f"{name}.reset"] = (result[0] > named["threshold"]).to(i.dtype)
         for name, x in sent.items():
             if f"{name}.past" in before:

@@ -169,6 +169,10 @@ class PopulationModule(nn.Module):
         if fires(population):
             numbers["grad_threshold"] = population.listed_above
         for name, number in numbers.items():
+            if hasattr(self, name):
+                raise DescriptionError(
+                    f"{type(population).__name__}: a parameter is called {name!r}, as something else of a layer is; choose another name"
+                )
             value = torch.tensor(number, dtype=torch.float32, device="cpu")
             value = value[own].clone() if value.ndim else value
             if getattr(population, f"learn_{name}", False):

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsesnn.layers import LI, Population
+from sparsesnn.layers import Neuron, fires, is_readout
 from sparsesnn.layers.equations import Pulled
 from sparsesnn.network import Network
 from sparsesnn.rotation import list_seed, population_seed, rotation
@@ -59,7 +59,7 @@ class Parameters:
         masks: by source (0, 1, … or "loop 0", …), 1 for existing synapses, else 0, [M, N]; none: all synapses exist.
     """
 
-    population: LI | Population
+    population: Neuron
     weights: tuple[Array, ...]
     delays: tuple[int, ...]
     bias: Array | None
@@ -82,7 +82,7 @@ class Parameters:
 
     @property
     def fires(self) -> bool:
-        return not isinstance(self.population, LI)
+        return not is_readout(self.population)
 
     @classmethod
     def from_layer(cls, layer: Any, dtype: type = np.float64) -> Parameters:
@@ -235,7 +235,7 @@ def layer_forward(
         after = population.step(p.neuron, [z[t - 1] for z in states], reset, s[t - 1], i)
         for z, value in zip(states, after, strict=True):
             z[t] = value
-        if not isinstance(population, Population):
+        if not fires(population):
             continue
         x = states[0][t]
         if smooth:
@@ -269,7 +269,7 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
     pulled = Pulled((like,) * len(r.states), like, like, like, {})
     for t in reversed(range(n_steps)):
         d = list(pulled.states)
-        if isinstance(population, LI):
+        if is_readout(population):
             d[0] = d[0] + d_out[t]
         else:
             e = d_out[t] + sum(
@@ -363,7 +363,7 @@ def _sum_to(x: Array, parameter: Array) -> Array:
 
 
 def make_lists(
-    population: Population, v: Array, fired: Array, grad_threshold: Array, seed: int, step: int
+    population: Neuron, v: Array, fired: Array, grad_threshold: Array, seed: int, step: int
 ) -> tuple[Array, Array, Array]:
     """One step's lists as masks [B, N]: sent spikes, listed neurons; and int[B], the number of dropped candidates.
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator
-from sparsesnn.layers.declaration import fires
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator, fires
 from sparsesnn.network import Connection, Network
 from sparsesnn.surrogate import atan, boxcar, exponential, fast_sigmoid, sigmoid, straight_through, triangle
 

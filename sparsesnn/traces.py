@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.layers import Population
+from sparsesnn.layers import fires
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.tensor_like import plain_tensor
 
@@ -50,8 +50,8 @@ class Traces:
 
     @property
     def v(self) -> Tensor:
-        """float32[T, B, K], the membrane potential."""
-        return self.states["v"]
+        """float32[T, B, K], the first state, which is compared with the threshold: the membrane potential."""
+        return next(iter(self.states.values()))
 
     def __repr__(self) -> str:
         n_steps, n_samples, k = self.current.shape
@@ -107,16 +107,14 @@ def replay(layer: Any, arrived: Sequence[Any], sent: Any, state: LayerState | No
     else:
         states = tuple(z.detach().cpu()[:, neurons] for z in state.of(population.states))
     traces = {x: torch.empty_like(i) for x in population.states}
-    fires = isinstance(population, Population)
-    s = torch.zeros_like(states[0]) if state is None or not fires else (states[0] > p["threshold"]).to(i.dtype)
-    fired = (
-        _fired(sent, neurons, i.dtype) if isinstance(population, Population) and population.capacity is None else None
-    )
+    spiking = fires(population)
+    s = torch.zeros_like(states[0]) if state is None or not spiking else (states[0] > p["threshold"]).to(i.dtype)
+    fired = _fired(sent, neurons, i.dtype) if fires(population) and population.capacity is None else None
     for t in range(n_steps):
-        states = population.step(p, states, s if fires else None, s if fires else None, i[t])
+        states = population.step(p, states, s if spiking else None, s if spiking else None, i[t])
         for x, value in zip(population.states, states, strict=True):
             traces[x][t] = value
-        if fires:  # a spike dropped from a full list still resets its neuron
+        if spiking:  # a spike dropped from a full list still resets its neuron
             s = (states[0] > p["threshold"]).to(i.dtype) if fired is None else fired[t]
     return Traces(neurons, i, traces, p.get("threshold"))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,6 +38,28 @@ assert_type(output.state, Mapping[str, ss.LayerState])
 assert_type(model(spikes, output.state).dropped(), dict[str, int])
 assert_type(init_activity(model, [spikes], 0.05), dict[str, float])
 assert_type(cross_entropy(output, torch.zeros(3, dtype=torch.int64), "max", n_classes=5), Tensor)
+
+
+@dataclass(frozen=True)
+class ALIF(ss.Neuron):
+    """A model of one's own; its learn_rho is an argument that the class gets when it is defined."""
+
+    beta: ss.PerNeuron = ss.parameter(0.9, "decay of the potential", low=0, high=1)
+    rho: ss.PerNeuron = ss.parameter(0.97, "decay of the adaptation", low=0, high=1)
+    strength: float = 1.8
+    states: ClassVar = ("x", "a")
+
+    def arrays(self, p: Mapping[str, Any]) -> ss.NeuronArrays:
+        k, b, r = self.strength, p["beta"], p["rho"]
+        return ss.NeuronArrays(
+            A=[[b, k * (b - r)], [0, r]], R=[[0, -k], [0, 0]], r=[-p["threshold"], 0], f=[-k * (1 - r), 1 - r], B=[1, 0]
+        )
+
+
+alif = ALIF(8, rho=np.full(8, 0.9), learn_rho=True, capacity=5)
+assert_type(alif, ALIF)
+assert_type(alif.strength, float)
+assert_type(ss.Model(ss.Network.chain(ss.Input(30), alif, ss.LI(5))), ss.Model)
 
 layer = ss.Layer(ss.LIF.from_ms(20, tau=20, dt=1), n_pre=30)
 hidden, state = layer(spikes)

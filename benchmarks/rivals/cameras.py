@@ -15,7 +15,7 @@ from torch.nn import functional
 import sparsesnn as ss
 from rivals.task import BETA, SLOPE, THRESHOLD, Maps, Task
 from sparsesnn.init import init_activity
-from sparsesnn.layers import Population
+from sparsesnn.layers import fires
 from sparsesnn.nir.maps import to_theirs
 
 #: `catalog.SEMANTICS` in sparsesnn's arguments; these tasks have no delays
@@ -56,7 +56,7 @@ def make_task(camera: Camera) -> Task:
         spikes.to_dense().numpy().astype(np.uint8), labels, [], [], {}, {}, maps=Maps(camera.net, layers, origin)
     )
     model = ss.Model(network(camera.net), seed=0)
-    hidden = [name for name, p in model.network.populations.items() if isinstance(p, Population)]
+    hidden = [name for name, p in model.network.populations.items() if fires(p)]
     init_activity(model, [spikes], dict.fromkeys(hidden, camera.hidden_activity), tolerance=0.05)
     task.weights.extend(_take(model))
     task.recurrent.extend([None] * len(hidden))

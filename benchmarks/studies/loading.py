@@ -31,7 +31,7 @@ from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError, DataError, MissingDependencyError
 from sparsesnn.host.stream import Stream
 from sparsesnn.init import init_activity
-from sparsesnn.layers import LI, Population
+from sparsesnn.layers import fires, is_readout
 from sparsesnn.loss import cross_entropy
 from sparsesnn.network import Network
 
@@ -275,7 +275,7 @@ def _sample(event_set: EventSet, k: int) -> tuple[int, bytes, bytes]:
 
 def _model(network: Network, event_set: EventSet, batch: int) -> Model:
     model = Model(network)
-    hidden = [name for name, p in network.populations.items() if isinstance(p, Population)]
+    hidden = [name for name, p in network.populations.items() if fires(p)]
     init_activity(model, [event_set.batch(range(min(batch, len(event_set))))], dict.fromkeys(hidden, 0.02))
     return model
 
@@ -283,7 +283,7 @@ def _model(network: Network, event_set: EventSet, batch: int) -> Model:
 def _train(model: Model, event_set: EventSet, batch: int, augment: Augment | None, n_epochs: int) -> dict[str, float]:
     """Trains with a learning rate of 0: the update takes its usual time, and the activity does not change."""
     stream = Stream(event_set, None, batch, shuffle=True, seed=0, augment=augment)
-    decoding = "mean" if isinstance(model.network.populations[model.network.output], LI) else "count"
+    decoding = "mean" if is_readout(model.network.populations[model.network.output]) else "count"
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
     seconds, processor_s, waited, n_samples = 0.0, 0.0, 0.0, 0
     for epoch in range(n_epochs + 1):

@@ -210,6 +210,8 @@ inline Vector where(Fired<Vector> fired, Vector x) {
   return x;
 }
 
+inline Vector pick(Fired<Vector> fired, Vector a, Vector b) { return where(fired, a) + where({~fired.is}, b); }
+
 // The 16 lanes of a dot product, added by halves down to one vector: l += l + 8, then by 4 and so on while wider than
 // that.
 inline Vector fold_lanes(Vector (&lanes)[dot_vectors]) {

@@ -1,38 +1,41 @@
-// Step: one time step of the neurons of one tile and one sample, of any model (neuron/neuron.h).
+// Step: one time step of the neurons of one tile and one sample, of any shape (codelets/neuron.h).
 //
 //   z ← step(z, i)           fired: x > θ           listed: fired, or x > θ_grad
 //
-// If parameters are trained, the derivatives of the states by them, their traces, are carried along as dual numbers, so
-// that the backward pass needs them only at listed neurons, ∂L/∂p = Σ σ'·e·∂(x - θ)/∂p, and no state is stored. They
-// pass through the spikes of listed neurons, times σ'. Source: the chain rule along one neuron; the same traces as
-// e-prop's eligibility vectors (Bellec et al. 2020).
+// If parameters are trained, the derivatives of the states by them, their traces, are carried along, so that the
+// backward pass needs them only at listed neurons, ∂L/∂p = Σ σ'·e·∂(x - θ)/∂p, and no state is stored. They pass
+// through the spikes of listed neurons, times σ'. Source: the chain rule along one neuron; the same traces as e-prop's
+// eligibility vectors (Bellec et al. 2020).
 //
 // W neurons; pointers to W floats of the tile and sample, no aliasing; in the usual step currents in registers. Cost:
-// that of the model; no memory but the states (and as much again for each trained parameter).
+// that of the shape; no memory but the states (and as much again for each trained parameter).
 #pragma once
 
-#include "codelets/dual.h"
-#include "codelets/neuron/neuron.h"
+#include "codelets/neuron.h"
 #include "simd.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
 
-// A model's states, parameters and constants as its functions read them, over vectors.
+// Loads a vector of each entry of a shape, from neuron k on.
+template <class M>
+SPARSESNN_INLINE inline void load_entries(Vector* p, const float* const* entries, std::size_t k) {
+  ascend<M::n_entries>([&](auto q) SPARSESNN_INLINE { p[q] = load(entries[q] + k); });
+}
+
+// The states of a tile's neurons; the entries of all neurons, and the tile's first one.
 template <class M>
 struct TileNeurons {
   float* state[M::n_states];
-  const float* parameter[M::n_parameters];
-  Vector constant[M::n_constants];
+  const float* const* entries;
+  std::size_t first;
 
-  void load_states(Vector* z, int k) const {
+  SPARSESNN_INLINE void load_states(Vector* z, int k) const {
     for (int s = 0; s < M::n_states; ++s) z[s] = load(state[s] + k);
   }
-  void store_states(const Vector* z, int k) const {
+  SPARSESNN_INLINE void store_states(const Vector* z, int k) const {
     for (int s = 0; s < M::n_states; ++s) store(state[s] + k, z[s]);
   }
-  void load_parameters(Vector* p, int k) const {
-    for (int q = 0; q < M::n_parameters; ++q) p[q] = load(parameter[q] + k);
-  }
+  SPARSESNN_INLINE void load_parameters(Vector* p, int k) const { load_entries<M>(p, entries, first + k); }
 };
 
 struct Masks {
@@ -46,10 +49,10 @@ inline void step_readout(const TileNeurons<M>& n, const Columns<W>& current, int
   constexpr Fired<Vector> nobody{};
   Vector potentials[W / vector_width];
   for (int k = 0; k < W; k += vector_width) {
-    Vector z[M::n_states], p[M::n_parameters];
+    Vector z[M::n_states], p[M::n_entries];
     n.load_states(z, k);
     n.load_parameters(p, k);
-    M::step(z, p, n.constant, nobody, nobody, current.x[k / vector_width]);
+    M::step(z, p, nobody, current.x[k / vector_width]);
     n.store_states(z, k);
     potentials[k / vector_width] = z[0];
   }
@@ -62,12 +65,12 @@ inline Masks step(const TileNeurons<M>& n, const float* grad_threshold, const fl
   const Vector never = broadcast(__FLT_MAX__);
   Masks masks;
   for (int k = 0; k < W; k += vector_width) {
-    Vector z[M::n_states], p[M::n_parameters];
+    Vector z[M::n_states], p[M::n_entries];
     n.load_states(z, k);
     n.load_parameters(p, k);
     const Vector theta = p[M::threshold];
     const Fired<Vector> fired = Fired<Vector>::of(z[0], fresh ? never : theta);
-    M::step(z, p, n.constant, fired, fired, load(current + k));
+    M::step(z, p, fired, load(current + k));
     n.store_states(z, k);
     masks.fired |= static_cast<std::uint64_t>(mask_greater(z[0], theta)) << k;
     masks.listed |= static_cast<std::uint64_t>(mask_greater(z[0], load(grad_threshold + k))) << k;
@@ -76,56 +79,71 @@ inline Masks step(const TileNeurons<M>& n, const float* grad_threshold, const fl
   return masks;
 }
 
-// The same for a model that is `fused`, with the usual record, x - θ of each listed neuron, in the same pass. Returns
-// the position of the next record.
+// The same with the usual record, x - θ of each listed neuron, in the same pass. Returns the position of the next
+// record.
 template <class M, int W>
 inline float* step_and_record(const TileNeurons<M>& n, const float* grad_threshold, const Columns<W>& current,
                               Masks& masks, float* record) {
   masks = {};
   for (int k = 0; k < W; k += vector_width) {
-    Vector z[M::n_states], p[M::n_parameters];
+    Vector z[M::n_states], p[M::n_entries];
     n.load_states(z, k);
     n.load_parameters(p, k);
     const Vector theta = p[M::threshold];
-    const Fired<Vector> fired = Fired<Vector>::of(z[0], theta);
-    M::step(z, p, n.constant, fired, fired, current.x[k / vector_width]);
+    M::step(z, p, Fired<Vector>::of(z[0], theta), current.x[k / vector_width]);
     n.store_states(z, k);
     const std::uint32_t fires = mask_greater(z[0], theta), lists = fires | mask_greater(z[0], load(grad_threshold + k));
     if constexpr (compresses) record = store_selected(record, z[0] - theta, lists);
     masks.fired |= static_cast<std::uint64_t>(fires) << k;
     masks.listed |= static_cast<std::uint64_t>(lists) << k;
   }
-  if constexpr (!compresses) record = differences_at<W>(record, n.state[0], n.parameter[M::threshold], masks.listed);
+  if constexpr (!compresses)
+    record = differences_at<W>(record, n.state[0], n.entries[M::threshold] + n.first, masks.listed);
   return record;
 }
 
-// The traces of parameter `learnt`, before the states are updated. slope: σ' of the step before at listed neurons, else
-// 0; null if no derivative passes through spikes. `detached`: none passes through the reset.
-template <class M, int learnt, int W>
-inline void step_traces(const TileNeurons<M>& n, float* const* trace, const float* slope, bool detached,
-                        const float* current, bool fresh) {
+// The traces of trained parameters: of each, the states of all neurons and the entries, both differentiated by it.
+template <int max_states>
+struct Traces {
+  int n;
+  float* const (*states)[max_states];
+  const float* const* const* entries;
+  const float*
+      slope;      // σ' of the step before at listed neurons of the tile, else 0; null if none passes through spikes
+  bool detached;  // none passes through the reset
+};
+
+// `step`, which advances the traces too; `state`: the place of the tile's numbers in their states.
+template <class M, int W, int max_states>
+inline Masks step_with_traces(const TileNeurons<M>& n, const float* grad_threshold, const Traces<max_states>& traces,
+                              std::size_t state, const float* current, bool fresh) {
   const Vector never = broadcast(__FLT_MAX__);
+  Masks masks;
   for (int k = 0; k < W; k += vector_width) {
-    Vector p[M::n_parameters];
+    Vector p[M::n_entries], before[M::n_states], z[M::n_states];
     n.load_parameters(p, k);
-    Dual<Vector> z[M::n_states];
-    for (int s = 0; s < M::n_states; ++s) z[s] = {load(n.state[s] + k), load(trace[s] + k)};
-    const Learnt<Vector, learnt> parameters{p};
-    const Vector i = load(current + k);
-    const Fired<Vector> fired = Fired<Vector>::of(z[0].x, fresh ? never : p[M::threshold]);
-    if (!slope) {
-      M::step(z, parameters, n.constant, fired, fired, i);
-    } else {
-      Vector by_parameter = z[0].dx;  // ∂(x - θ)
-      if (learnt == M::threshold) by_parameter -= broadcast(1.0f);
-      const Fired<Dual<Vector>> spike{fired, load(slope + k) * by_parameter};
-      if (detached)
-        M::step(z, parameters, n.constant, fired, spike, i);
+    n.load_states(before, k);
+    n.load_states(z, k);
+    const Vector i = load(current + k), slope = traces.slope ? load(traces.slope + k) : Vector{};
+    const Fired<Vector> fired = Fired<Vector>::of(before[0], fresh ? never : p[M::threshold]);
+    M::step(z, p, fired, i);
+    n.store_states(z, k);
+    masks.fired |= static_cast<std::uint64_t>(mask_greater(z[0], p[M::threshold])) << k;
+    masks.listed |= static_cast<std::uint64_t>(mask_greater(z[0], load(grad_threshold + k))) << k;
+    for (int q = 0; q < traces.n; ++q) {
+      Vector d_p[M::n_entries], d_z[M::n_states];
+      load_entries<M>(d_p, traces.entries[q], n.first + k);
+      for (int s = 0; s < M::n_states; ++s) d_z[s] = load(traces.states[q][s] + state + k);
+      if (traces.slope)
+        M::template step_trace<true>(d_z, before, z, p, d_p, fired, slope * (d_z[0] - d_p[M::threshold]),
+                                     !traces.detached, i);
       else
-        M::step(z, parameters, n.constant, spike, spike, i);
+        M::template step_trace<false>(d_z, before, z, p, d_p, fired, Vector{}, false, i);
+      for (int s = 0; s < M::n_states; ++s) store(traces.states[q][s] + state + k, d_z[s]);
     }
-    for (int s = 0; s < M::n_states; ++s) store(trace[s] + k, z[s].dx);
   }
+  masks.listed |= masks.fired;
+  return masks;
 }
 
 }  // namespace sparsesnn::SPARSESNN_ISA

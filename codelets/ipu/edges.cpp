@@ -126,25 +126,27 @@ class Clear : public poplar::MultiVertex {
 
 SPARSESNN_VERTEX(Clear, arrays, sizes, n_arrays)
 
-// d_bias [6, w]: one row from each worker of StateGrad. sum [w].
-class SumBias : public poplar::MultiVertex {
+// rows [R, 6, w]: six rows each, one from each worker of StateGrad. sums [R, w].
+class SumRows : public poplar::MultiVertex {
  public:
-  poplar::Input<Floats> d_bias;
-  poplar::Output<Floats> sum;
-  unsigned n_neurons;
+  poplar::Input<Floats> rows;
+  poplar::Output<Floats> sums;
+  unsigned n_neurons, n_rows;
 
   bool compute(unsigned worker) {
-    const unsigned width = (n_neurons + 1) & ~1u;
+    const unsigned width = even(n_neurons);
     for (unsigned k = worker; k < n_neurons; k += workers) {
-      float x = 0.0f;
-      for (unsigned w = 0; w < workers; ++w) x += d_bias[w * width + k];
-      sum[k] = x;
-      SPARSESNN_WORK(reduce_row, workers);
+      for (unsigned r = 0; r < n_rows; ++r) {
+        float x = 0.0f;
+        for (unsigned w = 0; w < workers; ++w) x += rows[(r * workers + w) * width + k];
+        sums[r * width + k] = x;
+      }
+      SPARSESNN_WORK(reduce_row, n_rows * workers);
     }
     return true;
   }
 };
 
-SPARSESNN_VERTEX(SumBias, d_bias, sum, n_neurons)
+SPARSESNN_VERTEX(SumRows, rows, sums, n_neurons, n_rows)
 
 }  // namespace sparsesnn::ipu

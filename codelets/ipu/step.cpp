@@ -1,15 +1,15 @@
 // Forward: deliver, step and select for the neurons of a tile's shards, one time step.
 //
 //   i[b] = bias + Σ_sources Σ_{m in list} weight[m, :]     ids ascending, one addition after the other
-//   z[b] ← step(z[b], i[b])                     of the neuron model, see codelets/neuron; x: the first state
+//   z[b] ← step(z[b], i[b])                     of the shape of the neurons, see codelets/neuron.h; x: the first state
 //   masks[b] = the neurons with x > θ; the others with x > θ_grad
 //
 // lists[k] [B, stride]: remote, from the collectors of source k; weights[k] [M, w]: the shard's columns; both in the
-// order of `sources`. By shard: parameters [rows, w]: those of the model, then θ_grad if it fires. bias [w]. history,
+// order of `sources`. By shard: entries [rows, w]: those of the shape, then θ_grad if it fires. bias [w]. history,
 // memory: see `States`; history has all steps, or two if nothing is trained, or those of one segment and the ends of
-// others (`every`, see `Rows`). The current is summed in the place of the new x. memory of a readout [2, B, w]: its
-// value over time so far and the number of steps that hold the maximum; one pair if it is not needed. masks [B, words]:
-// see `Masks`. Cost: 4·w bytes read and w additions an id.
+// others (`every`, see `Rows`). The current is summed in the place of the new x. memory of a readout begins with [2, B,
+// w], if it decodes: its value over time so far and the number of steps that hold the maximum. One pair if it is not
+// needed. masks [B, words]: see `Masks`. Cost: 4·w bytes read and w additions an id.
 #include "vertex.h"
 
 namespace sparsesnn::ipu {
@@ -20,7 +20,7 @@ class Forward : public poplar::MultiVertex {
  public:
   ListOf<poplar::Input<Ids>> lists;
   ListOf<poplar::Input<Array<Weight, 4 * sizeof(Weight) / 2>>> weights;
-  ListOf<poplar::Input<Floats>> parameters;
+  ListOf<poplar::Input<Floats>> entries;
   ListOf<poplar::Input<Floats>> bias;
   ListOf<poplar::InOut<Floats>> history;
   ListOf<poplar::InOut<Floats>> memory;
@@ -61,6 +61,11 @@ class Forward : public poplar::MultiVertex {
     return two ? Rows{t & 1, (t & 1) ^ 1} : rows_of(t, s.every);
   }
   static unsigned n_ends(const ForwardShard& s) { return s.every ? s.n_rows - s.every : 0; }
+  // The block of a state that is not kept.
+  float* memory_of(const ForwardShard& s, unsigned k, unsigned state) {
+    const unsigned row = n_samples * even(s.n_neurons);
+    return &memory[k][s.n_decoded * row + States{s.kept, s.n_rows, row}.in_memory(state, n_ends(s))];
+  }
 
   // Keeps the last step of a segment, if another segment follows.
   void keep_end(const ForwardShard& s, unsigned k, unsigned b, unsigned t, unsigned width) {
@@ -76,7 +81,7 @@ class Forward : public poplar::MultiVertex {
       if (states.keeps(z))
         copy(&history[k][states.in_history(z)], p.step, s.every + p.segment);
       else
-        copy(&memory[k][states.in_memory(z, n_ends(s))], 0, 1 + p.segment);
+        copy(memory_of(s, k, z), 0, 1 + p.segment);
     }
   }
 
@@ -128,9 +133,9 @@ class Forward : public poplar::MultiVertex {
     float* now[max_states];
     const float* before[max_states];
     float* current;  // its place if it is kept
-    const float* parameters;
+    const float* entries;
     unsigned n_neurons, width;
-    bool first;  // the first step
+    bool fires, first;  // first: the first step
     Bits bits;
   };
 
@@ -140,17 +145,16 @@ class Forward : public poplar::MultiVertex {
     // the current row if one step is kept; at the start of a segment, the row of the end of the one before it
     const Rows of_memory{0, s.every && !place_of(t, s.every).step ? place_of(t, s.every).segment : 0};
     Bits bits{&masks[shard][s.readout ? 0 : mask_words(s.n_neurons) * b], s.n_neurons};
-    Sample sample{{}, {}, nullptr, &parameters[shard][0], s.n_neurons, width, t == 0, bits};
+    Sample sample{{}, {}, nullptr, &entries[shard][0], s.n_neurons, width, !s.readout, t == 0, bits};
     for (unsigned z = 0; z < s.n_states; ++z) {
-      float* block =
-          states.keeps(z) ? &history[shard][states.in_history(z)] : &memory[shard][states.in_memory(z, n_ends(s))];
+      float* block = states.keeps(z) ? &history[shard][states.in_history(z)] : memory_of(s, shard, z);
       const Rows r = states.keeps(z) ? of_history : of_memory;
       sample.now[z] = block + (r.now * n_samples + b) * width;
       sample.before[z] = block + (t ? r.before * n_samples + b : 0) * width;
     }
     if (states.keeps(s.n_states))
       sample.current = &history[shard][states.in_history(s.n_states) + (of_history.now * n_samples + b) * width];
-    Models::with(static_cast<int>(s.model), [&](auto model) { advance<decltype(model)>(s.constants, sample); });
+    Shapes::with(static_cast<int>(s.shape), [&](auto shape) { advance<decltype(shape)>(sample); });
     SPARSESNN_WORK(step_sample, 1);
     SPARSESNN_WORK(step_pair, width / 2);
     SPARSESNN_WORK(step_state, (s.n_states - 1) * width / 2);
@@ -158,23 +162,24 @@ class Forward : public poplar::MultiVertex {
     SPARSESNN_WORK(select_word, s.readout ? 0 : mask_words(s.n_neurons));
   }
 
-  // All code that depends on the model: kept as small as possible.
+  // All code that depends on the shape: kept as small as possible.
   template <class M>
-  static void advance(const float* constants, Sample& sample) {
-    static_assert(M::n_states <= max_states && M::n_constants <= max_constants);
+  static void advance(Sample& sample) {
+    static_assert(M::n_states <= max_states);
     for (unsigned k = 0; k < sample.n_neurons; ++k) {
-      float z[M::n_states], p[M::n_parameters];
+      float z[M::n_states], p[M::n_entries];
       for (unsigned q = 0; q < M::n_states; ++q) z[q] = sample.first ? 0.0f : sample.before[q][k];
-      for (unsigned q = 0; q < M::n_parameters; ++q) p[q] = sample.parameters[q * sample.width + k];
+      for (unsigned q = 0; q < M::n_entries; ++q) p[q] = sample.entries[q * sample.width + k];
       const float i = sample.now[0][k];
       if (sample.current) sample.current[k] = i;
       Fired<float> fired{false};  // before step 0 no neuron has, even if θ is negative
-      if constexpr (M::threshold >= 0)
-        if (!sample.first) fired = Fired<float>::of(z[0], p[M::threshold]);
-      M::step(z, p, constants, fired, fired, i);
+      if constexpr (M::may_fire)
+        if (sample.fires && !sample.first) fired = Fired<float>::of(z[0], p[M::threshold]);
+      M::step(z, p, fired, i);
       for (unsigned q = 0; q < M::n_states; ++q) sample.now[q][k] = z[q];
-      if constexpr (M::threshold >= 0)
-        sample.bits.add(k, z[0] > p[M::threshold], z[0] > sample.parameters[M::n_parameters * sample.width + k]);
+      if constexpr (M::may_fire)
+        if (sample.fires)
+          sample.bits.add(k, z[0] > p[M::threshold], z[0] > sample.entries[M::n_entries * sample.width + k]);
     }
   }
 
@@ -199,9 +204,9 @@ class Forward : public poplar::MultiVertex {
   }
 };
 
-SPARSESNN_VERTEX_OF(Forward, float, lists, weights, parameters, bias, history, memory, masks, clock, shards, sources,
+SPARSESNN_VERTEX_OF(Forward, float, lists, weights, entries, bias, history, memory, masks, clock, shards, sources,
                     n_shards, n_turns, n_samples, every)
-SPARSESNN_VERTEX_OF(Forward, half, lists, weights, parameters, bias, history, memory, masks, clock, shards, sources,
+SPARSESNN_VERTEX_OF(Forward, half, lists, weights, entries, bias, history, memory, masks, clock, shards, sources,
                     n_shards, n_turns, n_samples, every)
 
 }  // namespace sparsesnn::ipu

@@ -1,6 +1,7 @@
 // The gradient of a shard's state.
 //
-//   d ← adjoint(d) ; ∂L/∂i = d_current(d)       of the neuron model, see codelets/neuron; d = ∂L/∂z
+//   d ← adjoint(d) ; ∂L/∂i = d_current(d)       of the shape of the neurons, see codelets/neuron.h; d = ∂L/∂z
+//   ∂L/∂(entry of the arrays) += d[row]·value   of the entries that depend on trained parameters, see EntryTerm
 //
 // d_current: see `ring_row`.
 #include "vertex.h"
@@ -25,9 +26,9 @@ unsigned find(const unsigned short* ids, unsigned begin, unsigned end, unsigned 
 
 // The state gradients of a tile's shards. By spiking shard: lists [B, stride], e [B, slots]: remote, its own population
 // at this step and ∂L/∂s at its slots. d_values [B, w]: by readout shard, ∂L/∂value, or over_steps [T, B, w]; else one
-// pair. history: see `States`. memory: for a readout the decoded values of Forward, [2, B, w]; else one pair. d_states
-// [states, B, w]: d. d_vectors [1 + learnt, 6, w]: of the bias, then of the trained parameters, in the model's order;
-// each row from one worker's samples, added by the optimizer: by_parameter of each step, and for θ the part through σ'.
+// pair. entries: those of Forward. history: see `States`. memory: for a readout the decoded values of Forward, [2, B,
+// w]; else one pair. d_states [states, B, w]: d. d_vectors [1 + terms, 6, w]: of the bias, then of entries; each row
+// from one worker's samples, to be added.
 //
 // regularizer [w + 2]: the output of Regularize, if `regularized`; else one pair.
 class StateGrad : public poplar::MultiVertex {
@@ -35,7 +36,7 @@ class StateGrad : public poplar::MultiVertex {
   ListOf<poplar::Input<Ids>> lists;
   ListOf<poplar::Input<Floats>> e;
   ListOf<poplar::Input<Floats>> history;
-  ListOf<poplar::Input<Floats>> parameters;
+  ListOf<poplar::Input<Floats>> entries;
   ListOf<poplar::Input<Floats>> memory;
   ListOf<poplar::Input<Floats>> d_values;
   ListOf<poplar::Input<Floats>> regularizer;
@@ -44,6 +45,7 @@ class StateGrad : public poplar::MultiVertex {
   ListOf<poplar::InOut<Floats>> d_vectors;
   poplar::InOut<Words> clock;
   Numbers shards;
+  Numbers terms;
   unsigned n_shards, n_turns, n_steps, n_samples;
 
   bool compute(unsigned worker) {
@@ -58,19 +60,14 @@ class StateGrad : public poplar::MultiVertex {
   }
 
  private:
-  // The row of d_vectors that this worker adds to; `vector` counts the bias and the trained parameters.
+  // The row of d_vectors that this worker adds to; `vector` counts the bias and the terms.
   float* row(const StateShard& s, unsigned k, unsigned vector, unsigned worker) {
     return &d_vectors[k][(vector * workers + worker) * even(s.n_neurons)];
   }
 
-  // The same for a trained parameter.
-  float* row_of(const StateShard& s, unsigned k, unsigned parameter, unsigned worker) {
-    return row(s, k, 1 + count_bits(s.learns & ((1u << parameter) - 1)), worker);
-  }
-
   void clear(const StateShard& s, unsigned k, unsigned worker) {
-    const unsigned width = even(s.n_neurons), n_vectors = 1 + count_bits(s.learns);
-    for (unsigned i = 0; i < n_vectors; ++i)
+    const unsigned width = even(s.n_neurons);
+    for (unsigned i = 0; i < 1 + s.n_terms; ++i)
       for (unsigned j = 0; j < width; ++j) row(s, k, i, worker)[j] = 0.0f;
   }
 
@@ -90,14 +87,13 @@ class StateGrad : public poplar::MultiVertex {
   // The inputs of a model's functions for one sample, and the places of the results.
   struct Sample {
     const StateShard& s;
-    unsigned width, row, n_learnt = 0;
-    bool first, last, learns;  // the first step, the last step
-    float *d_states, *out, *bias, *d_threshold = nullptr;
-    const float *x, *parameters;
-    const float* before[max_states] = {};  // states of the step before, if they are kept
+    unsigned width, row;
+    bool first, last;  // the first step, the last step
+    float *d_states, *out, *d_vectors;
+    const float *x, *entries;
+    const EntryTerm* terms;
+    const float *before[max_states] = {}, *after[max_states] = {};  // the states around the step, if they are kept
     const float* current = nullptr;
-    float* d_learnt[max_parameters] = {};
-    unsigned learnt[max_parameters] = {};
     Slots spikes{}, near{};
     const float *e = nullptr, *more = nullptr;
 
@@ -120,12 +116,12 @@ class StateGrad : public poplar::MultiVertex {
         decoded(s, k, t, b, sample);
       else
         find_slots(s, k, b, sample);
-      Models::with(static_cast<int>(s.model), [&](auto model) { adjoint<decltype(model)>(sample); });
+      Shapes::with(static_cast<int>(s.shape), [&](auto shape) { adjoint<decltype(shape)>(sample); });
       if (sample.width > s.n_neurons) sample.out[s.n_neurons] = 0.0f;
       SPARSESNN_WORK(state_sample, 1);
       SPARSESNN_WORK(state_pair, sample.width / 2);
       SPARSESNN_WORK(operation, s.operations * s.n_neurons);
-      SPARSESNN_WORK(state_pair, (sample.learns ? sample.n_learnt : 0) * sample.width / 2);
+      SPARSESNN_WORK(state_pair, s.n_terms * sample.width / 2);
     }
   }
 
@@ -133,29 +129,25 @@ class StateGrad : public poplar::MultiVertex {
     const unsigned width = even(s.n_neurons), row = n_samples * width, at = b * width;
     const States states{s.kept, s.n_history, row};
     const Rows rows = rows_of(t, s.every);
-    // before step 0 all states are 0, and with them the gradients of parameters that read no current
-    const bool learns = s.learns && (t || states.keeps(s.n_states));
     Sample found{s,
                  width,
                  row,
-                 0,
                  t == 0,
                  t + 1 == n_steps,
-                 learns,
                  &d_states[k][at],
                  &d_current[k][ring_row(t, s.n_rows) * row + at],
                  this->row(s, k, 0, worker),
-                 nullptr,
                  &history[k][s.readout ? 0 : rows.now * row + at],
-                 &parameters[k][0]};
-    if (s.learns >> s.threshold & 1) found.d_threshold = row_of(s, k, s.threshold, worker);
-    if (!learns) return found;
-    for (unsigned z = 0; z < s.n_states; ++z)
-      if (t && states.keeps(z)) found.before[z] = &history[k][states.in_history(z) + rows.before * row + at];
+                 &entries[k][0],
+                 &record<EntryTerm>(terms, s.first_term)};
+    if (!s.n_terms) return found;
+    for (unsigned z = 0; z < s.n_states; ++z) {
+      if (!states.keeps(z)) continue;
+      const float* block = &history[k][states.in_history(z) + at];
+      if (t) found.before[z] = block + rows.before * row;
+      found.after[z] = block + rows.now * row;
+    }
     if (states.keeps(s.n_states)) found.current = &history[k][states.in_history(s.n_states) + rows.now * row + at];
-    for (unsigned q = 0; s.learns >> q; ++q)
-      if (s.learns >> q & 1)
-        found.learnt[found.n_learnt] = q, found.d_learnt[found.n_learnt++] = row_of(s, k, q, worker);
     return found;
   }
 
@@ -184,47 +176,56 @@ class StateGrad : public poplar::MultiVertex {
     }
   }
 
-  // All code that depends on the model: kept as small as possible.
+  // All code that depends on the shape: kept as small as possible.
   template <class M>
   static void adjoint(Sample& sample) {
-    static_assert(M::n_states <= max_states && M::n_parameters <= max_parameters && M::n_constants <= max_constants);
-    const float* c = sample.s.constants;
+    static_assert(M::n_states <= max_states);
     for (unsigned j = 0; j < sample.s.n_neurons; ++j) {
-      float d[M::n_states], p[M::n_parameters];
+      float d[max_states + 1], p[M::n_entries];
       for (unsigned z = 0; z < M::n_states; ++z) d[z] = sample.last ? 0.0f : sample.d_states[z * sample.row + j];
-      for (unsigned q = 0; q < M::n_parameters; ++q) p[q] = sample.parameters[q * sample.width + j];
+      for (unsigned q = 0; q < M::n_entries; ++q) p[q] = sample.entries[q * sample.width + j];
+      Fired<float> fired{false};  // in the step before
       float by_spike = 0.0f;
-      if constexpr (M::threshold < 0) {
-        M::adjoint(d, p, c, sample.out[j]);
-      } else {
-        const float x = sample.x[j];
-        const float through = sample.s.detach_reset ? 0.0f : 1.0f;
-        base::At<float> at{Fired<float>::of(x, p[M::threshold]), 0.0f, 0.0f, x, through};
-        // a dropped spike differs from a silent neuron by its reset
-        if (sample.listed(j, x - p[M::threshold], at) || at.s.is)
-          by_spike = M::adjoint(d, p, c, at);
-        else
-          M::adjoint(d, p, c);
-      }
+      if constexpr (M::may_read_out)
+        if (sample.s.readout) M::adjoint(d, p, sample.out[j]);
+      if constexpr (M::may_fire)
+        if (!sample.s.readout) {
+          const float x = sample.x[j], theta = p[M::threshold];
+          base::At<float> at{Fired<float>::of(x, theta), 0.0f, 0.0f, x, sample.s.detach_reset ? 0.0f : 1.0f};
+          // a dropped spike differs from a silent neuron by its reset
+          if (sample.listed(j, x - theta, at) || at.s.is)
+            by_spike = M::template pull<true, true>(d, p, at);
+          else
+            M::adjoint(d, p);
+          if (sample.before[0]) fired = Fired<float>::of(sample.before[0][j], theta);
+        }
       for (unsigned z = 0; z < M::n_states; ++z) sample.d_states[z * sample.row + j] = d[z];
-      sample.out[j] = M::d_current(d, p, c);
-      sample.bias[j] += sample.out[j];
-      if constexpr (M::threshold >= 0)
-        if (sample.d_threshold) sample.d_threshold[j] -= by_spike;
-      if (!sample.learns) continue;
-      float before[M::n_states];
-      for (unsigned z = 0; z < M::n_states; ++z) before[z] = sample.before[z] ? sample.before[z][j] : 0.0f;
-      Fired<float> fired{false};
-      if constexpr (M::threshold >= 0)
-        if (!sample.first) fired = Fired<float>::of(before[0], p[M::threshold]);
-      const float i = sample.current ? sample.current[j] : 0.0f;
-      for (unsigned q = 0; q < sample.n_learnt; ++q)
-        sample.d_learnt[q][j] += M::by_parameter(static_cast<int>(sample.learnt[q]), d, before, p, c, fired, i);
+      sample.out[j] = M::d_current(d, p);
+      sample.d_vectors[j] += sample.out[j];
+      d[by_threshold] = -by_spike;
+      if (sample.s.n_terms) add_terms(sample, j, d, fired.is);
+    }
+  }
+
+  // The gradients of entries, of a neuron.
+  static void add_terms(Sample& sample, unsigned j, const float* d, bool fired) {
+    float values[n_values];
+    for (unsigned z = 0; z < max_states; ++z) {
+      values[value_before + z] = sample.before[z] ? sample.before[z][j] : 0.0f;
+      values[value_after + z] = sample.after[z] ? sample.after[z][j] : 0.0f;
+    }
+    values[value_current] = sample.current ? sample.current[j] : 0.0f;
+    values[value_one] = 1.0f;
+    values[value_zero] = 0.0f;
+    for (unsigned k = 0; k < sample.s.n_terms; ++k) {
+      const EntryTerm& term = sample.terms[k];
+      if (term.gated && !fired) continue;
+      sample.d_vectors[(1 + k) * workers * sample.width + j] += d[term.row] * values[term.value];
     }
   }
 };
 
-SPARSESNN_VERTEX(StateGrad, lists, e, history, parameters, memory, d_values, regularizer, d_states, d_current,
-                 d_vectors, clock, shards, n_shards, n_turns, n_steps, n_samples)
+SPARSESNN_VERTEX(StateGrad, lists, e, history, entries, memory, d_values, regularizer, d_states, d_current, d_vectors,
+                 clock, shards, terms, n_shards, n_turns, n_steps, n_samples)
 
 }  // namespace sparsesnn::ipu

@@ -4,7 +4,7 @@
 namespace sparsesnn::ipu {
 
 // Shared by an optimizer's vertices: the arrays of a tile's shards, and vectors with one value a neuron (biases, and
-// trained parameters), whose gradient is spread over six rows, a worker's samples each. A vector that a whole
+// trained parameters). A bias's gradient is spread over six rows, a worker's samples each. A vector that a whole
 // population shares has one value, of which every shard keeps a copy; its gradient is already summed.
 namespace {
 
@@ -16,7 +16,7 @@ float gradient_of(const TrainedVector& v, float value, const float* rows, unsign
     g = rows[0];
   } else {
     const unsigned width = even(v.n);
-    for (unsigned w = 0; w < workers; ++w) g += rows[w * width + k];
+    for (unsigned r = 0; r < v.n_rows; ++r) g += rows[r * width + k];
   }
   const bool outwards = (value >= v.high && g < 0.0f) || (value <= v.low && g > 0.0f);
   return outwards ? 0.0f : g;
@@ -24,7 +24,7 @@ float gradient_of(const TrainedVector& v, float value, const float* rows, unsign
 
 }  // namespace
 
-// The gradient of a shared value: rows [6, w]: remote, of each shard of its population, added in this order. total: a
+// The gradient of a shared value: rows [w]: remote, of each shard of its population, added in this order. total: a
 // pair, the sum and 0.
 class Total : public poplar::Vertex {
  public:
@@ -36,10 +36,8 @@ class Total : public poplar::Vertex {
   bool compute() {
     float sum = 0.0f;
     for (unsigned p = 0; p < n_shards; ++p) {
-      const unsigned width = even(sizes[p]);
-      for (unsigned w = 0; w < workers; ++w)
-        for (unsigned k = 0; k < sizes[p]; ++k) sum += rows[p][w * width + k];
-      SPARSESNN_WORK(reduce_pair, workers * width / 2);
+      for (unsigned k = 0; k < sizes[p]; ++k) sum += rows[p][k];
+      SPARSESNN_WORK(reduce_pair, even(sizes[p]) / 2);
     }
     total[0] = sum, total[1] = 0.0f;
     return true;

@@ -22,7 +22,8 @@
 #include "host/src/emulator/codelet.h"
 #endif
 
-#include "codelets/neuron/models.h"
+#define SPARSESNN_INLINE  // a tile has little memory for stacks
+#include "codelets/neuron.h"
 #include "codelets/surrogate.h"
 #include "records.h"
 #include "select.h"
@@ -30,7 +31,7 @@
 namespace sparsesnn::ipu {
 
 using base::Fired;
-using base::Models;
+using base::Shapes;
 
 inline constexpr auto one_pointer = poplar::VectorLayout::ONE_PTR;
 inline constexpr unsigned workers = poplar::MultiVertex::numWorkers();

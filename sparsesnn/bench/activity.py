@@ -31,7 +31,7 @@ from sparsesnn.engines.dense.device import check_precision, find_device
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
-from sparsesnn.layers import LI, LIF, Input, Population
+from sparsesnn.layers import LI, LIF, Input, fires
 from sparsesnn.network import Network
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train.files import write_atomically
@@ -272,7 +272,7 @@ def _measure_ipu(
     model = Model(described, seed=0)
     model.load_state_dict(scaled.state_dict())
     asked = settings.natural_activity if point["kind"] == "natural" else point["max_activity"]
-    hidden = [name for name, p in described.populations.items() if isinstance(p, Population)]
+    hidden = [name for name, p in described.populations.items() if fires(p)]
     wanted = {described.inputs[0]: spikes.activity(), **dict.fromkeys(hidden, min(asked, point["max_activity"]))}
     step = time_steps(
         described, model, spikes, labels, backend=settings.backend, activity=wanted, repeats=settings.repeats,
@@ -292,7 +292,7 @@ def _row(
     activity: list[float],
     dropped: int,
 ) -> Row:
-    sizes = [p.n for p in described.populations.values() if isinstance(p, Population)]
+    sizes = [p.n for p in described.populations.values() if fires(p)]
     n_classes = described.populations[described.output].n
     return {
         "samples_per_s": spikes.n_samples / seconds,

@@ -13,7 +13,7 @@ from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
 from sparsesnn.ipu import IpuProgram
 from sparsesnn.ipu.report import MachineReport
-from sparsesnn.layers import Population
+from sparsesnn.layers import fires
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import parse_target
 
@@ -70,7 +70,7 @@ def bench_ipu_model(
     network = workload.network().with_delay(delay)
     spikes, labels = workload.spikes(), workload.labels()
     model = Model(network, seed=workload.seed)
-    hidden = {k: workload.hidden_activity for k, p in network.populations.items() if isinstance(p, Population)}
+    hidden = {k: workload.hidden_activity for k, p in network.populations.items() if fires(p)}
     if hidden:
         init_activity(model, [spikes], hidden, tolerance=0.05)
     longest = max(1, int(spikes.n_listed.max()))

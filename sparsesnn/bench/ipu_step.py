@@ -19,7 +19,7 @@ from sparsesnn.errors import ConfigError
 from sparsesnn.ipu import IpuProgram
 from sparsesnn.ipu.backends import MACHINES, native_module
 from sparsesnn.ipu.instance import Instance
-from sparsesnn.layers import Population
+from sparsesnn.layers import fires
 from sparsesnn.network import Network
 from sparsesnn.partition.ipu.cost import predict
 from sparsesnn.partition.planner import make_plan
@@ -132,7 +132,7 @@ def time_steps(
         capacity={network.inputs[0]: max(1, longest if capacity is None else capacity)},
         replicas=instance.total,
     )
-    spiking = isinstance(network.populations[network.output], Population)
+    spiking = fires(network.populations[network.output])
     program = IpuProgram(
         plan, model, decoding="count" if spiking else "mean", backend=backend, instance=instance, checks="never"
     )

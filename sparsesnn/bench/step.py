@@ -29,7 +29,7 @@ from sparsesnn.engines.dense.device import (
 )
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
-from sparsesnn.layers import LI
+from sparsesnn.layers import is_readout
 from sparsesnn.loss import CrossEntropy
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
@@ -216,7 +216,7 @@ def train_step(
 
     network = model.network
     readout = network.populations[network.output]
-    loss_of = _TimedLoss(labels.to(device), "mean" if isinstance(readout, LI) else "count", readout.n)
+    loss_of = _TimedLoss(labels.to(device), "mean" if is_readout(readout) else "count", readout.n)
     loss_of.now = now
     optimizer.zero_grad(set_to_none=True)
     start = now()

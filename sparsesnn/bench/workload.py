@@ -13,7 +13,7 @@ from sparsesnn.datasets.images import Images, load_images
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import init_activity
-from sparsesnn.layers import Population
+from sparsesnn.layers import fires
 from sparsesnn.network import Network, parse_net
 from sparsesnn.spikes import SpikeBatch
 
@@ -34,6 +34,7 @@ class Workload:
         delays: in steps: each connection into a hidden population has one copy per delay; empty: one, without delay.
         images: name and folder of real images for a network with convolutions (`sparsesnn.datasets.images`), which fire at the
             rate of their pixels; None: random spikes of the same shape.
+        neuron: the class of hidden populations without a letter, by name; "": LIF.
     """
 
     net: str = "700-1024-1024-20"
@@ -46,6 +47,7 @@ class Workload:
     seed: int = 0
     delays: Sequence[int] = ()
     images: Sequence[str] | None = None
+    neuron: str = ""
 
     def __post_init__(self) -> None:
         for name in ("n_steps", "n_samples"):
@@ -97,7 +99,7 @@ class Workload:
 
     def network(self) -> Network:
         """The description."""
-        network = parse_net(self.net, grad_threshold=self.grad_threshold)
+        network = parse_net(self.net, neuron=self.neuron or None, grad_threshold=self.grad_threshold)
         return network.with_delays(self.delays) if self.delays else network
 
     def model(self, backend: str, spikes: SpikeBatch) -> Model:
@@ -107,7 +109,7 @@ class Workload:
             model = Model(network, seed=self.seed, weight_dtype=self.weight_dtype)
         else:
             model = Model(network, seed=self.seed, backend=backend)
-        hidden = {k: self.hidden_activity for k, p in network.populations.items() if isinstance(p, Population)}
+        hidden = {k: self.hidden_activity for k, p in network.populations.items() if fires(p)}
         if hidden:
             init_activity(model, [spikes], hidden, tolerance=0.02)
         if backend == model.backend:

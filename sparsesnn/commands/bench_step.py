@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from sparsesnn.commands import neuron_files
 from sparsesnn.commands.measuring import add_parser, workload_of
 
 EXAMPLES = """\
@@ -21,6 +22,7 @@ def register(what: Any) -> None:
     )
     flags = "net steps batch input-activity hidden-activity device precision threads repeats"
     parser = add_parser(what, "step", text, EXAMPLES, _step, flags)
+    neuron_files.add_net_flag(parser)
     parser.add_argument("--backend", default="cpu", choices=("cpu", "dense"), help="default: %(default)s")
     parser.add_argument(
         "--weights",
@@ -35,7 +37,7 @@ def _step(options: argparse.Namespace) -> int:
     from sparsesnn.engines import set_threads
 
     set_threads(options.backend, options.threads)
-    workload = workload_of(options, weight_dtype=options.weights)
+    workload = workload_of(options, weight_dtype=options.weights, neuron=options.net_neuron or "")
     result = bench_step(
         workload, options.backend, repeats=options.repeats, device=options.device, precision=options.precision
     )

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sparsesnn.commands import neuron_files
+
 EXAMPLES = """\
 examples:
   sparsesnn eval runs/a                      test accuracy of the epoch chosen by validation
@@ -27,6 +29,7 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--data", metavar="DIR", help="the data set's files (default: as in training), or FILE.py:FUNCTION"
     )
+    neuron_files.add_flag(parser)
     parser.add_argument("--split", choices=("test", "valid", "train"), default="test", help="default: test")
     parser.add_argument(
         "--weights", choices=("best", "last"), default="best", help="best: those chosen by validation (default)"

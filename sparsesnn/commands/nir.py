@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsesnn import surrogate
+from sparsesnn.commands import neuron_files
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.surrogate import KINDS, Surrogate
 
@@ -43,6 +44,7 @@ def register(commands: Any) -> None:
     export.set_defaults(run=_export)
     export.add_argument("checkpoint", type=Path, metavar="RUN", help="a run folder, or the checkpoint.json in it")
     export.add_argument("file", type=Path, metavar="FILE", help="file to write")
+    neuron_files.add_flag(export)
     export.add_argument(
         "--target", default="nir", metavar="WHO", help="nir (default), snntorch, norse, spikingjelly, sinabs"
     )

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from sparsesnn.commands import neuron_files
+
 EXAMPLES = """\
 examples:
   sparsesnn onnx runs/a step.onnx
@@ -26,6 +28,7 @@ def register(commands: Any) -> None:
     parser.set_defaults(run=_export)
     parser.add_argument("checkpoint", type=Path, metavar="RUN", help="a run folder, or the checkpoint.json in it")
     parser.add_argument("file", type=Path, metavar="FILE", help="file to write")
+    neuron_files.add_flag(parser)
     parser.add_argument("--weights", choices=("best", "last"), default="best", help="default: best")
 
 

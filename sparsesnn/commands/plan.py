@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparsesnn.commands import neuron_files
 from sparsesnn.errors import ConfigError, PlanError
 from sparsesnn.regular_file import MAX_TEXT_BYTES, check_regular
 
@@ -52,6 +53,7 @@ def register(commands: Any) -> None:
     parser.set_defaults(run=_plan)
     what = parser.add_argument_group("the network")
     what.add_argument("--net", metavar="TEXT", help="the network, such as 700-974-974-974-20s (see: train --help)")
+    neuron_files.add_net_flag(what)
     what.add_argument("--network", type=Path, metavar="FILE", help="the network as JSON (Network.to_json)")
     what.add_argument(
         "--delay",
@@ -299,7 +301,7 @@ def _network(options: argparse.Namespace) -> Network:
             "plan: the network is missing; give --net TEXT, such as 700-974-974-974-20s, or --network FILE"
         )
     if options.net is not None:
-        network = parse_net(options.net)
+        network = parse_net(options.net, neuron=options.net_neuron)
     else:
         network = Network.from_json(read_text(options.network, "--network", "a network as JSON"))
     return network if options.delay is None else network.with_delay(options.delay)

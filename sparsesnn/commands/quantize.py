@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from sparsesnn.commands import neuron_files
+
 EXAMPLES = """\
 examples:
   sparsesnn train digits --set train.weight_dtype=int8 --out runs/a    train with rounded weights
@@ -26,6 +28,7 @@ def register(commands: Any) -> None:
     parser.add_argument("checkpoint", type=Path, metavar="RUN", help="a run folder, or the checkpoint.json in it")
     parser.add_argument("file", type=Path, metavar="FILE", help="file to write (safetensors)")
     parser.add_argument("--bits", type=int, choices=(8, 4), help="default: as in training, else 8")
+    neuron_files.add_flag(parser)
     parser.add_argument("--weights", choices=("best", "last"), default="best", help="default: best")
 
 

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparsesnn.commands import neuron_files
 from sparsesnn.errors import ConfigError
 from sparsesnn.wording import printable
 
@@ -35,6 +36,7 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--sample", type=int, default=0, metavar="K", help="number of the sample in the part, from 0 (default: 0)"
     )
+    neuron_files.add_flag(parser)
     parser.add_argument("--split", choices=("test", "valid", "train"), default="test", help="default: test")
     parser.add_argument(
         "--neurons",
@@ -53,7 +55,7 @@ def register(commands: Any) -> None:
 def _show(options: argparse.Namespace) -> int:
     import torch
 
-    from sparsesnn.layers import Population
+    from sparsesnn.layers import fires
     from sparsesnn.loss import decode
     from sparsesnn.train import plots
     from sparsesnn.train.evaluation import load_run
@@ -68,7 +70,7 @@ def _show(options: argparse.Namespace) -> int:
     spikes, label = part.event_set.batch(index), int(part.event_set.labels[index[0]])
     with torch.no_grad():
         output = run.model(spikes)
-        firing = [name for name, p in run.network.populations.items() if isinstance(p, Population)]
+        firing = [name for name, p in run.network.populations.items() if fires(p)]
         chosen = {name: _most_active(output, name, options.neurons) for name in firing if options.neurons}
         output = run.model(spikes, record=chosen)
     logits = decode(output, config.loss.decoding_for(run.network), run.n_classes)[0].tolist()

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparsesnn.commands import neuron_files
 from sparsesnn.errors import CodeError, ConfigError
 from sparsesnn.host.comm.on_ranks import run_on_ranks
 from sparsesnn.utf8 import print_file, read_text, to_file
@@ -29,6 +30,7 @@ examples:
   sparsesnn train digits --init-from runs/a --out runs/b    start with the weights of another run
   sparsesnn train digits --quiet --json | jq .test_accuracy the result as one line of JSON, on standard output
   sparsesnn train digits --seeds 0,1,2 --out runs/three     mean and spread
+  sparsesnn train digits --neuron alif.py:ALIF --net-neuron ALIF    hidden neurons of a model of your own, see CONTRIBUTING.md
   sparsesnn train digits --backend ipu-model --set parallel.replicas=2      two copies, on two emulated IPUs, share a batch
   mpirun -n 2 sparsesnn train digits                        two ranks, each with half of every batch: the same numbers
   mpirun -n 4 sparsesnn train digits --set parallel.shards=2    2 replicas, each over 2 ranks that share its neurons
@@ -65,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file; see --print-config")
     add_flags(parser)
     run = parser.add_argument_group("the run")
+    neuron_files.add_flag(run)
     run.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/DATASET-DATE-TIME)")
     run.add_argument("--seeds", metavar="0,1,2", help="several runs, in OUT/seed-0 …, and OUT/summary.json")
     run.add_argument(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from sparsesnn.config.sections import AUTO, Section
 from sparsesnn.config.tables import Table, spread
 from sparsesnn.delays import MAX_DELAY
 from sparsesnn.errors import ConfigError, DescriptionError
-from sparsesnn.layers import LI, Population, decays
-from sparsesnn.layers.catalog import model_letters, neuron_options
+from sparsesnn.layers import LI, decays, fires
+from sparsesnn.layers.catalog import find_model, model_letters, neuron_options
 from sparsesnn.layers.units import decay_of
 from sparsesnn.network import Network, parse_net
 from sparsesnn.options import Option, option, options_of
@@ -52,6 +52,16 @@ class NetConfig(Section, name="net"):
         "2x34x34:3C8s2-10, auto:3C8s2-auto or 1x700:9C8-20: convolutions, see sparsesnn.map_text",
         flag="net",
         metavar="TEXT",
+    )
+    neuron: str = option(
+        "",
+        "name of the class of hidden populations without a letter: one of ours, of an installed package, or of a file given by --neuron "
+        "FILE.py:CLASS; empty: LIF",
+        flag="net-neuron",
+        metavar="CLASS",
+    )
+    neuron_options: dict[str, Any] = option(
+        dict, "arguments of that class, such as { strength = 1.8, learn_rho = true }"
     )
     delay: int = option(
         0,
@@ -232,15 +242,35 @@ class NetConfig(Section, name="net"):
         ):
             if tau_ms := getattr(self, name):
                 arguments[decay] = decay_of(tau_ms, dt_ms, "net", name)
-        network = parse_net("-".join(parts), **neurons)
+        own: dict[str, Any] = {}
+        if self.neuron:
+            own = {"neuron": self.neuron, "neuron_options": self._own_options(neurons)}
+        elif self.neuron_options:
+            raise ConfigError(
+                f"net.neuron_options: is {self.neuron_options!r}, but net.neuron is empty; give the class"
+            )
+        network = parse_net("-".join(parts), **own, **neurons)
         if tau_range := self.tau_range or [tau / dt_ms for tau in self.tau_range_ms]:
             for name, population in network.populations.items():
-                if isinstance(population, Population):
+                if fires(population):
                     network = network.with_population(name, beta=decays(tau_range, population.n))
         network = self._spread(network, dt_ms)
         if isinstance(network.populations[network.output], LI):
             network = network.with_population(network.output, **readout)
         return self._delayed(network.with_delay(self.delay), dt_ms)
+
+    def _own_options(self, neurons: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of the class `neuron`: those in `neuron_options`, and of this section's those that it has and that are set."""
+        try:
+            known, has = _neurons({}), {f.name for f in fields(find_model(self.neuron))}
+        except DescriptionError as error:
+            raise ConfigError(f"net.neuron: {error}") from None
+        given = {k: v for k, v in neurons.items() if k in has and v is not None and v != known[k].default}
+        if twice := set(given) & set(self.neuron_options):
+            raise ConfigError(
+                f"net.{min(twice)} and net.neuron_options.{min(twice)}: both are given; remove one of them"
+            )
+        return {**given, **self.neuron_options}
 
     def _spread(self, network: Network, dt_ms: float) -> Network:
         """The network with different initial parameters of hidden neurons, as far as their model has these."""

@@ -11,7 +11,7 @@ from sparsesnn.engines import Objective, Updates
 from sparsesnn.engines.dropout import Dropout
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import Recurrence
-from sparsesnn.layers import LI
+from sparsesnn.layers import is_readout
 from sparsesnn.loss import OVER_TIME
 from sparsesnn.network import Network
 from sparsesnn.options import Option, check, option, options_of
@@ -87,7 +87,7 @@ class LossConfig(Section, Objective, name="loss"):
 
     def decoding_for(self, network: Network) -> str:
         """The decoding for this network's readout; `ConfigError` if the chosen one does not fit."""
-        readout = isinstance(network.populations[network.output], LI)
+        readout = is_readout(network.populations[network.output])
         if self.decoding == AUTO:
             return "max" if readout else "count"
         if readout == (self.decoding == "count"):

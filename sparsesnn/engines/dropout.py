@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sparsesnn.layers import Population
+from sparsesnn.layers import fires
 from sparsesnn.network import Network
 from sparsesnn.options import option
 
@@ -50,7 +50,7 @@ class Dropout:
 
 def is_thinned(network: Network, pre: str, post: str) -> bool:
     """Whether dropout applies to a connection."""
-    return pre != post and isinstance(network.populations[pre], Population)
+    return pre != post and fires(network.populations[pre])
 
 
 class Heard(Protocol):
@@ -62,7 +62,7 @@ class Heard(Protocol):
 
 def numbers(network: Network) -> dict[str, int]:
     """The populations with dropout, and their numbers for `Heard`."""
-    return {name: k for k, (name, x) in enumerate(network.populations.items()) if isinstance(x, Population)}
+    return {name: k for k, (name, x) in enumerate(network.populations.items()) if fires(x)}
 
 
 def after_dropout(

@@ -21,7 +21,7 @@ from sparsesnn.engines.watch import Watch
 from sparsesnn.errors import DescriptionError, NumericError, ShapeError
 from sparsesnn.first_order import check_transforms
 from sparsesnn.host.comm import Grid
-from sparsesnn.layers import LI, Population
+from sparsesnn.layers import Neuron, fires, is_readout
 from sparsesnn.network import Network
 from sparsesnn.options import plain
 from sparsesnn.output import (
@@ -85,7 +85,7 @@ class Layer(Loadable, PopulationModule):
 
     def __init__(
         self,
-        population: LI | Population,
+        population: Neuron,
         n_pre: Sources,
         *,
         delays: Sequence[int] | None = None,
@@ -379,10 +379,8 @@ class Model(Loadable):
             given = data if isinstance(data, SpikeBatch) else as_tensor(data)
             states[source] = LayerState(history=last_steps(before, given, depth))
         last = outputs[self.network.output]
-        readout = isinstance(self.network.populations[self.network.output], LI)
-        fired: dict[str, Any] = {
-            k: v for k, v in outputs.items() if isinstance(self.network.populations[k], Population)
-        }
+        readout = is_readout(self.network.populations[self.network.output])
+        fired: dict[str, Any] = {k: v for k, v in outputs.items() if fires(self.network.populations[k])}
         return Output(
             potentials=last if readout and isinstance(last, Tensor) else None,
             spikes=self.runner.by_name(fired),

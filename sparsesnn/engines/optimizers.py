@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsesnn.errors import ConfigError
-from sparsesnn.layers import LI
+from sparsesnn.layers import is_readout
 from sparsesnn.options import option
 from sparsesnn.parameters import DELAYS, PopulationModule
 
@@ -94,7 +94,7 @@ def make_optimizer(
 def _group_names(layer: PopulationModule) -> Iterator[tuple[str, nn.Parameter]]:
     """The parameters of a layer with their group names, except those in "neurons"."""
     for c, weight in zip(layer.incoming, layer.weights, strict=True):
-        yield "recurrent" if c.is_recurrent else "readout" if isinstance(layer.population, LI) else "weights", weight
+        yield "recurrent" if c.is_recurrent else "readout" if is_readout(layer.population) else "weights", weight
     if layer.bias is not None:
         yield "bias", layer.bias
     for c in layer.incoming:

@@ -10,7 +10,7 @@ from torch import nn
 
 from sparsesnn.engines.module import Layer
 from sparsesnn.errors import DescriptionError
-from sparsesnn.layers import LI
+from sparsesnn.layers import is_readout
 from sparsesnn.output import LayerState
 
 
@@ -36,7 +36,7 @@ class Sequential(nn.Sequential):
         for k, (first, second) in enumerate(pairwise(modules)):
             if not isinstance(first, Layer) or not isinstance(second, Layer):
                 continue
-            if isinstance(first.population, LI):
+            if is_readout(first.population):
                 raise DescriptionError(f"Sequential: layer {k} is an LI, which does not fire; put it last")
             if second.n_pre[0] != first.population.n:
                 raise DescriptionError(

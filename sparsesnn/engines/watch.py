@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from sparsesnn.layers import Population
+from sparsesnn.layers import Neuron, fires
 from sparsesnn.network import Network
 
 #: training steps without a spike before a population is reported; while all fire, only every 20th step is checked
@@ -35,7 +35,7 @@ class Watch:
     """
 
     def __init__(self, network: Network) -> None:
-        self._fires = {name: p for name, p in network.populations.items() if isinstance(p, Population)}
+        self._fires = {name: p for name, p in network.populations.items() if fires(p)}
         self._silent = {name: 0 for name, p in self._fires.items() if p.activity != "fixed"}
         self._n_steps = self._next_look = 0
         self._n_passes = 0 if self._fires else FIRST_PASSES
@@ -101,7 +101,7 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=level)
 
 
-def _silence(name: str, population: Population) -> str:
+def _silence(name: str, population: Neuron) -> str:
     now = {x: getattr(population, x) for x in ("threshold", "grad_threshold")}
     shown = {x: f" (now {value:g})" if isinstance(value, float) else "" for x, value in now.items()}
     return (

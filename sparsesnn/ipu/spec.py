@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from sparsesnn.errors import ConfigError, DescriptionError
-from sparsesnn.ipu.arrays import pack_columns
 from sparsesnn.ipu.instance import Instance
+from sparsesnn.ipu.neurons import NO_TRAINING, check_trained, neuron_entries, shape_of, training_fields
 from sparsesnn.ipu.settings import OPTIMIZERS, Optimizer, Regularizer
 from sparsesnn.layers import Input
 from sparsesnn.layers.declaration import fires, kept_states
 from sparsesnn.network import Network
-from sparsesnn.parameters import PopulationModule
 from sparsesnn.partition.ipu.vertices import loops_rounds
 from sparsesnn.partition.plan import Plan
 from sparsesnn.surrogate import KINDS
@@ -53,7 +50,14 @@ def check_network(network: Network, decoding: str) -> None:
     if late := [c.name for c in network.connections if c.is_recurrent and c.delay > 1]:
         raise DescriptionError(f"{', '.join(late)}: the IPU program has recurrent connections of delay 1: use cpu")
     for name, p in network.populations.items():
-        if not isinstance(p, Input) and not fires(p) and name != network.output:
+        if isinstance(p, Input):
+            continue
+        if not p.linear:
+            raise DescriptionError(
+                f"{name}: {type(p).__name__} is not linear between spikes; the IPU program runs models with arrays: use dense"
+            )
+        check_trained(p)
+        if not fires(p) and name != network.output:
             raise DescriptionError(
                 f"{name}: is a second readout; the IPU program has only one, {network.output!r} at the end; "
                 "remove it, or use backend 'cpu'"
@@ -119,44 +123,32 @@ def _population(native: ModuleType, plan: Plan, model: Model, name: str) -> Any:
     }
     if isinstance(p, Input):
         return native.Population(
-            **fields, model="", constants=[], surrogate=0, slope=1.0, learns=0, shared=0, kept=0, operations=(0, 0),
-            lows=[], highs=[], parameters=[],
-        )  # fmt: skip
+            **fields,
+            **NO_TRAINING,
+            shape="",
+            fires=False,
+            surrogate=0,
+            slope=1.0,
+            kept=0,
+            operations=(0, 0),
+            entries=[],
+        )
     layer: Any = model.layers[name]
+    shape = shape_of(native, p)
     surrogate = getattr(p, "surrogate", None)
-    learns = [getattr(p, f"learn_{q.name}", False) for q in p.parameters]
-    shared = [learnt and not getattr(layer, q.name).ndim for q, learnt in zip(p.parameters, learns, strict=True)]
-    kept = kept_states(p)
+    kept = kept_states(p) if plan.trains else ()
     return native.Population(
         **fields,
-        model=p.kernel,
-        constants=p.constants,
+        **(training_fields(layer, shape) if plan.trains else NO_TRAINING),
+        shape=shape.name,
+        fires=fires(p),
         surrogate=KINDS.index(surrogate.kind) if surrogate else 0,
         slope=surrogate.slope if surrogate else 1.0,
-        learns=_bits(learns),
-        shared=_bits(shared),
         kept=_bits([x in kept for x in (*p.states, "i")]),
         operations=p.operations,
-        lows=[q.low for q in p.parameters],
-        highs=[q.high for q in p.parameters],
-        parameters=_neuron_parameters(layer).ravel().tolist(),
+        entries=neuron_entries(layer, shape).ravel().tolist(),
     )
 
 
 def _bits(flags: Sequence[bool]) -> int:
     return sum(1 << k for k, flag in enumerate(flags) if flag)
-
-
-def pack_parameters(layer: PopulationModule, shards: Any) -> np.ndarray:
-    """The model's parameters and θ_grad of a layer: per shard [rows, w]."""
-    return pack_columns(_neuron_parameters(layer), shards)
-
-
-def _neuron_parameters(layer: Any) -> np.ndarray:
-    """float32[rows, N]: the model's parameters, each within its range, then θ_grad if it fires."""
-    p = layer.population
-    rows = [getattr(layer, q.name).detach().clamp(q.low, q.high) for q in p.parameters]
-    if fires(p):
-        rows.append(layer.grad_threshold.detach())
-    parameters: np.ndarray = np.stack([row.expand(p.n).float().numpy() for row in rows])
-    return parameters

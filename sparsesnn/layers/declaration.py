@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Tuple  # noqa: UP035
+from typing import TYPE_CHECKING, Any, NamedTuple, Tuple  # noqa: UP035
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+    from sparsesnn.layers.neuron import Neuron
 
 
 class Parameter(NamedTuple):
@@ -19,9 +24,14 @@ class Parameter(NamedTuple):
     high: float = math.inf
 
 
-def fires(population: Any) -> bool:
+def fires(population: Any) -> TypeGuard[Neuron]:
     """Whether a population's neurons fire; those of an input or a readout do not."""
-    return any(q.name == THRESHOLD.name for q in getattr(population, "parameters", ()))
+    return bool(getattr(population, "fires", False))
+
+
+def is_readout(population: Any) -> bool:
+    """Whether a population's neurons never fire, so that their potentials are read; an input is no readout."""
+    return not getattr(population, "fires", True)
 
 
 def learnt(population: Any) -> Tuple[str, ...]:  # noqa: UP006
@@ -41,6 +51,21 @@ def kept_states(population: Any) -> Tuple[str, ...]:  # noqa: UP006
     return tuple(x for x in (*population.states[1:], "i") if x in read)
 
 
-BETA = Parameter("beta", 0.0, 1.0)
-ALPHA = Parameter("alpha", 0.0, 1.0)
+def trained_entries(population: Any) -> Tuple[str, ...]:  # noqa: UP006
+    """The entries of its neurons' arrays that depend on trained parameters, "u0" for "r0" and "f0", and the threshold if trained."""
+    names = learnt(population)
+    depends = dict(population.structure.depends) if names else {}
+    found = [f"u{entry[1:]}" if entry[0] in "rf" else entry for name in names for entry in depends[name]]
+    return tuple(dict.fromkeys([*found, *(name for name in names if name == THRESHOLD.name)]))
+
+
+def given_entries(population: Any) -> Tuple[str, ...]:  # noqa: UP006
+    """The entries of its neurons' arrays that change when trained parameters do: `trained_entries`, and r and f of rows with f."""
+    trained = set(trained_entries(population))
+    if not trained:
+        return ()
+    moved = {entry for name, entries in population.structure.depends if name in learnt(population) for entry in entries}
+    return tuple(x for x in (*population.structure.step_entries, THRESHOLD.name) if x in trained | moved)
+
+
 THRESHOLD = Parameter("threshold")

@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import fields
-from types import MappingProxyType
-from typing import Any, ClassVar, Dict, Mapping, Tuple, Type, TypeVar  # noqa: UP035
+from typing import Any, Dict, Tuple, Type, TypeVar  # noqa: UP035
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.options import number, plain
@@ -22,11 +21,6 @@ DECAYS = {"tau": "beta", "tau_syn": "alpha"}
 
 class HasDecays:
     """A population that can be defined by time constants."""
-
-    #: floating-point operations of a step and of its adjoint, beyond a decay of each state; for predictions of cycles
-    operations: ClassVar[Tuple[int, int]] = (0, 0)  # noqa: UP006
-    #: by parameter, the values of every step, besides the first state, that its gradient reads: states; "i": the current
-    reads: ClassVar[Mapping[str, Tuple[str, ...]]] = MappingProxyType({})  # noqa: UP006
 
     @classmethod
     def from_ms(cls: Type[_Model], n: int, *, tau: Any, dt: float, tau_syn: Any = None, **arguments: Any) -> _Model:  # noqa: UP006

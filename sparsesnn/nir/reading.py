@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import DescriptionError, SparseSnnError
-from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
+from sparsesnn.layers import LI, LIF, CubaLIF, Input, Neuron, fires
 from sparsesnn.network import Connection, Network
 from sparsesnn.nir import graphs, maps
 from sparsesnn.nir.conventions import Array, Convention, decays_of, find_convention, unrounded_gain
@@ -49,6 +50,7 @@ def from_nir(
     surrogate: Surrogate | None = None,
     grad_threshold: float | str | None = None,
     backend: str = "cpu",
+    neurons: Sequence[type[Neuron]] = (),
 ) -> Model:
     """A model that fires like the graph's in the library that wrote it, up to the order of floating-point sums.
 
@@ -72,6 +74,7 @@ def from_nir(
         grad_threshold: of all neurons that fire, a potential or "exact", see `LIF`; -inf: every neuron receives a gradient, as in
             other libraries. None: 0.9 times the threshold of each neuron.
         backend: of the model.
+        neurons: classes of your own with a method `from_nir`, see `sparsesnn.layers.neuron`; each node is offered to them first.
 
     Errors: `DescriptionError` if the graph has no equivalent here: node types, padded pools, potentials at rest that differ
         from the reset, feedback between populations, resets that lose input; it names the node and the difference.
@@ -82,7 +85,7 @@ def from_nir(
     convention = replace(convention, gain=gain or convention.gain)
     if not isinstance(surrogate, (Surrogate, NoneType)):
         raise DescriptionError(f"surrogate is {surrogate!r}; give a Surrogate, such as sparsesnn.atan(2), or None")
-    how = _How(convention, *_settle(convention, dt, reset), reset_delay, surrogate, grad_threshold)
+    how = _How(convention, *_settle(convention, dt, reset), reset_delay, surrogate, grad_threshold, tuple(neurons))
     given = read(graph) if isinstance(graph, (str, Path)) else graph
     try:
         return _model(given, source, how, backend)
@@ -99,8 +102,10 @@ def from_nir(
 def _model(given: Any, source: str, how: _How, backend: str) -> Model:
     convention = how.convention
     nodes = graphs.flatten(given, input_skips_loops=source == "spyx")
-    neurons = nodes.of_kind(*_NEURONS)
-    ends = nodes.readouts(_NEURONS)
+    own = {type(node).__name__ for node in nodes.nodes.values() if how.own(node) is not None}
+    kinds = (*_NEURONS, *sorted(own - {*_NEURONS}))
+    neurons = nodes.of_kind(*kinds)
+    ends = nodes.readouts(kinds)
     routes = {name: _incoming(nodes, name, neurons) for name in [*neurons, *ends]}
     order = graphs.order({name: [r.source for r in found[0]] for name, found in routes.items()})
     names = _names(order, routes)
@@ -129,7 +134,7 @@ def _model(given: Any, source: str, how: _How, backend: str) -> Model:
             matrices[names[route.source], names[node]] = made.weights(route, sizes[route.source], node)
         if made.bias is not None:
             weights[f"layers.{names[node]}.bias"] = made.bias
-    if any(isinstance(population, Population) for population in populations.values()):
+    if any(fires(population) for population in populations.values()):
         _report(how)
     model = Model(Network(populations, tuple(connections)), backend=backend)
     for c in model.network.connections:
@@ -175,6 +180,15 @@ class _How:
     reset_delay: bool
     surrogate: Surrogate | None
     grad_threshold: float | str | None
+    models: tuple[type[Neuron], ...] = ()
+
+    def own(self, node: Any) -> Neuron | None:
+        """The population that a person's own class makes of a node; None: none does."""
+        for model in self.models:
+            made = model.from_nir(node, self.dt) if hasattr(model, "from_nir") else None
+            if made is not None:
+                return cast(Neuron, made)
+        return None
 
     def steps(self, delay: float, node: str) -> int:
         """A delay in steps. Errors: `DescriptionError` if it is not a whole number of steps."""
@@ -260,6 +274,12 @@ def _population(how: _How, nodes: Graph, name: str, n: int, incoming: list[Route
     node = nodes.nodes[name]
     kind = type(node).__name__
     where = f"node {name!r} ({kind})"
+    if (made := how.own(node)) is not None:
+        if made.n != n:
+            raise DescriptionError(
+                f"{where}: from_nir of {type(made).__name__} made {made.n} neurons of it; its inputs have {n}"
+            )
+        return _Made(replace(made, bias=bias is not None, **_loop(incoming, name, made)), bias, None)
 
     def values(attribute: str) -> Array:
         return graphs.per_neuron(node, attribute, n, where, nodes.shapes.get(name))
@@ -304,8 +324,12 @@ def _population(how: _How, nodes: Graph, name: str, n: int, incoming: list[Route
         "recurrent": recurrent,
         **_reset(how, kind, recurrent, where),
     }
-    made: Population = CubaLIF(n, alpha=_short(alpha), **arguments) if alpha is not None else LIF(n, **arguments)
+    made = CubaLIF(n, alpha=_short(alpha), **arguments) if alpha is not None else LIF(n, **arguments)
     return _Made(made, _scaled(bias, factor), factor)
+
+
+def _loop(incoming: list[Route], name: str, population: Neuron) -> dict[str, Any]:
+    return {"recurrent": any(r.source == name for r in incoming)} if population.fires else {}
 
 
 def _membrane_gain(convention: Convention, r: Array, share: Array, tau: Array) -> Array:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError
-from sparsesnn.layers import LI, CubaLIF, Input, Population
+from sparsesnn.layers import LI, CubaLIF, Input, Membrane, Neuron, fires
 from sparsesnn.network import Connection, Network
 from sparsesnn.nir import maps
 from sparsesnn.nir.files import nir_package
@@ -113,6 +113,8 @@ def to_nir(
             membrane is the readout; "linear", only the weighted sums, which the reader integrates. None: "li" if the target
             supports it, else "membrane".
 
+    A model of a person's own is written by its method `to_nir`, see `sparsesnn.layers.neuron`, for the target "nir" alone.
+
     Errors: `DescriptionError` if NIR or the target has no equivalent: another reset, capacities, maximum pooling, axonal
         delays, readouts and loops that the target cannot read.
     """
@@ -142,9 +144,11 @@ def _graph(model: Model, target: str, reader: Target, dt: float, keep_reset: boo
             nodes[name] = nir.Input({"input": _type_of(network, name, one_axis)})
             continue
         layer: Layer = model.layers[name]  # type: ignore[assignment]
-        if (kind := type(population).__name__) not in _KINDS:
+        if not _is_written(population, target):
+            kind = type(population).__name__
             raise DescriptionError(
-                f"{name}: its model is {kind}, which NIR does not have; it has {', '.join(_KINDS)}; only networks of these can be exported"
+                f"{name}: its model is {kind}, which {'NIR' if target == 'nir' else target} does not have; it has {', '.join(_KINDS)}; only "
+                f"networks of these can be exported, and to target 'nir' those of a class with a method to_nir"
             )
         reasons = [
             *_reasons(name, population, network.is_recurrent(name), target, readout),
@@ -182,7 +186,7 @@ def _graph(model: Model, target: str, reader: Target, dt: float, keep_reset: boo
             edges += [(name, f"{name}_recurrent"), (f"{name}_recurrent", name)]
     read = {c.pre for c in network.connections}
     for name in [k for k in network.populations if k not in read]:
-        end = f"{name}_spikes" if isinstance(network.populations[name], Population) else f"{name}_potentials"
+        end = f"{name}_spikes" if fires(network.populations[name]) else f"{name}_potentials"
         nodes[end] = nir.Output({"output": _type_of(network, name, one_axis)})
         edges += [(source, end) for source in ([name] if name in nodes else ends)]
     return nir.NIRGraph(nodes=nodes, edges=edges)
@@ -294,28 +298,25 @@ def readers_text(network: Network) -> str:
     return f"this network is read through NIR {'; '.join(parts)}"
 
 
-def _reasons(name: str, population: LI | Population, recurrent: bool, target: str, readout: str) -> list[Reason]:
+def _reasons(name: str, population: Neuron, recurrent: bool, target: str, readout: str) -> list[Reason]:
     reader, reasons = TARGETS[target], []
     kind = type(population).__name__
-    if kind not in _KINDS:
+    if not _is_written(population, target):
         return [Reason("", f"NIR has no {kind}")]
+    if kind not in _KINDS:
+        return _of_lists(name, population)
     written = kind if kind != "LI" or readout == "li" else "LIF"
     if written not in reader.neurons:
         text = f"{name}: is a {kind}, which {target} does not support; it supports {', '.join(reader.neurons)}"
         if kind == "LI":
             text += "; use `readout=membrane` or `readout=linear`"
         reasons.append(Reason(text, f"no {kind}"))
-    if not isinstance(population, Population):
+    if not isinstance(population, Membrane):
         return reasons
     if recurrent and not reader.recurrent:
         text = f"{name}: is recurrent, and {target} does not read loops from NIR correctly; use `target=nir`"
         reasons.append(Reason(text, "no recurrence"))
-    if population.capacity is not None:
-        text = (
-            f"{name}: has a capacity of {population.capacity}, which drops candidates; NIR has none: export the network "
-            "without it (capacity=None)"
-        )
-        reasons.append(Reason(text, "no capacity"))
+    reasons += _of_lists(name, population)
     reset, decays = reader.reset
     if population.reset != reset or (reset == "subtract" and population.reset_decays != decays):
         ours = f"{population.reset!r}{' before the decay' if population.reset_decays else ''}"
@@ -327,6 +328,22 @@ def _reasons(name: str, population: LI | Population, recurrent: bool, target: st
         wanted = f"net.reset={reset}" + (", net.reset_decays=true" if decays else "")
         reasons.append(Reason(text, _ONLY + wanted, is_reset=True))
     return reasons
+
+
+def _is_written(population: Neuron, target: str) -> bool:
+    """Whether there is a node for a model: NIR's, or one that a person's own class makes."""
+    return type(population).__name__ in _KINDS or (target == "nir" and hasattr(population, "to_nir"))
+
+
+def _of_lists(name: str, population: Neuron) -> list[Reason]:
+    """Reasons why a population's lists cannot be written."""
+    if not fires(population) or population.capacity is None:
+        return []
+    text = (
+        f"{name}: has a capacity of {population.capacity}, which drops candidates; NIR has none: export the network "
+        "without it (capacity=None)"
+    )
+    return [Reason(text, "no capacity")]
 
 
 def _of_synapses(network: Network, name: str, target: str) -> list[Reason]:
@@ -375,6 +392,14 @@ def _neuron(
 ) -> tuple[Any, NDArray[Any]]:
     """The node (None: only weighted sums), and a factor for each neuron's weights if the reader has its own gain."""
     population, n = layer.population, layer.population.n
+    if type(population).__name__ not in _KINDS:
+        p = {q.name: np.clip(_values(layer, q.name, n), q.low, q.high) for q in population.parameters}
+        node = population.to_nir(p, dt)
+        if not isinstance(node, nir.NIRNode):
+            raise DescriptionError(
+                f"{name}: to_nir of {type(population).__name__} returned {node!r}; allowed: a node of NIR"
+            )
+        return node, np.ones(n, np.float32)
     if isinstance(population, LI) and readout == "linear":
         return None, _float(np.full(n, population.gain))
     beta = _each(layer, "beta", n)
@@ -396,7 +421,7 @@ def _neuron(
             v_reset=zeros,
             v_threshold=_float(_each(layer, "threshold", n)),
         ), _float(factor if target != "spikingjelly" else gain)
-    if np.all(beta == 1) and isinstance(population, Population) and "IF" in reader.neurons:
+    if np.all(beta == 1) and fires(population) and "IF" in reader.neurons:
         own = 1 / dt if reader.own_gain == "share" else 1.0
         r = np.full(n, own) if not reader.reads_r else gain / dt
         factor = factor if reader.reads_r else gain
@@ -439,9 +464,12 @@ def _weight(layer: Layer, c: Incoming, factor: NDArray[Any]) -> tuple[NDArray[np
 
 
 def _each(layer: Layer, name: str, n: int) -> NDArray[np.float64]:
+    values = _values(layer, name, n)
+    return values if name == "threshold" else np.clip(values, 0.0, 1.0)
+
+
+def _values(layer: Layer, name: str, n: int) -> NDArray[np.float64]:
     value = np.asarray(layer.tensor(name).detach().cpu().numpy(), dtype=np.float64)
-    if name != "threshold":
-        value = np.clip(value, 0.0, 1.0)
     values: NDArray[np.float64] = np.broadcast_to(value.reshape(-1) if value.size > 1 else value, (n,)).copy()
     return values
 

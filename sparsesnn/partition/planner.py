@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sparsesnn.errors import ConfigError
 from sparsesnn.in_lists import check_in_lists
-from sparsesnn.layers import LI, Input
+from sparsesnn.layers import Input, is_readout
 from sparsesnn.layers.catalog import AnyPopulation
 from sparsesnn.network import Network
 from sparsesnn.options import plain
@@ -161,7 +161,7 @@ def _by_population(network: Network, activity: float | Mapping[str, float]) -> d
 
 
 def _capacity(population: AnyPopulation, given: int | None, max_activity: float | None, activity: float) -> int:
-    if isinstance(population, LI):
+    if is_readout(population):
         return 0
     n = population.n
     if given is not None:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from sparsesnn.errors import ConfigError
-from sparsesnn.layers import LI
+from sparsesnn.layers import is_readout
+from sparsesnn.layers.declaration import kept_states, trained_entries
 from sparsesnn.network import Network
 from sparsesnn.poptorch import library
 from sparsesnn.poptorch.description import capacity, describe
@@ -36,6 +37,7 @@ def run_op(
     source: Spikes,
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
+    entries: Sequence[Tensor],
     *,
     seeds: Sequence[int],
     saves: bool,
@@ -43,6 +45,9 @@ def run_op(
     plan: Any = None,
 ) -> tuple[Tensor, dict[str, Spikes]]:
     """One call of `sparsesnn::Stack`.
+
+    Args:
+        entries: of each population with trained parameters: the entries of its neurons' arrays that depend on them, [E, N].
 
     Returns: the output (values [T, B, K], or potentials [T, B, N]) and the lists of each spiking population; only those of
     the last carry a gradient.
@@ -64,7 +69,7 @@ def run_op(
         input_gradient=input_gradient,
         codelets=library.codelets(),
     )
-    inputs = [source.lists, *([] if source.values is None else [source.values]), *weights, *biases]
+    inputs = [source.lists, *([] if source.values is None else [source.values]), *weights, *biases, *entries]
     outputs = poptorch.custom_op(
         inputs,
         *("Stack", DOMAIN, VERSION),
@@ -74,7 +79,7 @@ def run_op(
     spikes = {}
     at = 1
     for key, p in network.populations.items():
-        if key in network.inputs or isinstance(p, LI):
+        if key in network.inputs or is_readout(p):
             continue
         spikes[key] = Spikes(outputs[at], outputs[0] if key == network.output else None, p.n, outputs[at + 1])
         at += 2
@@ -84,13 +89,16 @@ def run_op(
 def _examples(network: Network, tile_map: TileMap, n_steps: int, n_samples: int, saves: bool) -> Tensors:
     """Number, shape and dtype of the outputs, as the op's own `setup` determines them."""
     last = network.populations[network.output]
-    firing = [(k, p) for k, p in enumerate(network.populations.values()) if k and not isinstance(p, LI)]
-    outputs = [torch.zeros(n_steps, n_samples, last.n if isinstance(last, LI) else capacity(last), dtype=torch.float32)]
-    for _, p in firing:
+    firing = [p for k, p in enumerate(network.populations.values()) if k and not is_readout(p)]
+    outputs = [torch.zeros(n_steps, n_samples, last.n if is_readout(last) else capacity(last), dtype=torch.float32)]
+    for p in firing:
         outputs.append(torch.zeros(n_steps, n_samples, HEAD + capacity(p), dtype=torch.int32))
         outputs.append(torch.zeros(n_steps, n_samples, dtype=torch.int32))
     if saves:
-        outputs += [torch.zeros(tile_map.n_history(k, n_steps, n_samples), dtype=torch.float32) for k, _ in firing]
+        for k, p in enumerate(network.populations.values()):
+            if k and (not is_readout(p) or trained_entries(p)):
+                n = tile_map.n_history(k, n_steps, n_samples) * (1 + len(kept_states(p)))
+                outputs.append(torch.zeros(n, dtype=torch.float32))
     return outputs
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, List  # noqa: UP035
 
+import numpy as np
+
 from sparsesnn.errors import DescriptionError
-from sparsesnn.layers import LI, Input
-from sparsesnn.layers.declaration import fires
+from sparsesnn.layers import Input, is_readout
+from sparsesnn.layers.arrays import arrays_of
+from sparsesnn.layers.declaration import THRESHOLD, fires, given_entries, kept_states
+from sparsesnn.layers.recorded import entries_with_u
 from sparsesnn.network import Network
 from sparsesnn.poptorch.tile_map import TileMap, connections
 from sparsesnn.surrogate import KINDS
@@ -21,18 +25,19 @@ def check(network: Network) -> None:
         raise DescriptionError(f"the op reads one input, listed first; the network has {list(network.inputs)}")
     check_dense(network.connections, "the op")
     for name, p in network.populations.items():
-        for flag in (f"learn_{q.name}" for q in getattr(p, "parameters", ())):
-            if getattr(p, flag, False):
-                raise DescriptionError(f"{name}: {flag}=True: the op trains weights and biases only; leave it False")
+        if not getattr(p, "linear", True):
+            raise DescriptionError(
+                f"{name}: {type(p).__name__} is not linear between spikes; the op runs models with arrays"
+            )
         if late := [c.name for c in network.incoming(name) if c.is_recurrent and c.delay > 1]:
             raise DescriptionError(f"{', '.join(late)}: the op has recurrent connections of delay 1; change the delay")
-        if isinstance(p, LI) and name != network.output:
+        if is_readout(p) and name != network.output:
             raise DescriptionError(f"{name}: a second readout: the op has only one, at the end; remove it")
 
 
 def capacity(population: Any) -> int:
     """Slots of a population's lists: its capacity, or the number of neurons; 0 for a readout."""
-    if isinstance(population, LI):
+    if is_readout(population):
         return 0
     return int(getattr(population, "capacity", None) or population.n)
 
@@ -75,13 +80,28 @@ def _population(p: Any, seed: int) -> list[Any]:
     surrogate = getattr(p, "surrogate", None)
     kind, slope = (KINDS.index(surrogate.kind), float(surrogate.slope)) if surrogate else (0, 1.0)
     flags = (getattr(p, "detach_reset", True), getattr(p, "activity", "natural") == "fixed", p.bias)
-    parameters = [x for name in _rows(p) for x in _per_neuron(p, name)]
-    return [p.kernel, p.n, capacity(p), seed, kind, slope, *map(int, flags), *map(float, p.constants), *parameters]
+    model, given, kept = p.structure, given_entries(p), kept_states(p)
+    names = [",".join(x) or "-" for x in (entry_names(p), model.ones, given)]
+    return [
+        *(model.n_states, int(model.fires), int(model.sequential), *names),
+        sum(1 << k for k, x in enumerate((*p.states, "i")) if x in kept),
+        *(p.n, capacity(p), seed, kind, slope, *map(int, flags), *_values(p, given)),
+    ]
 
 
-def _rows(population: Any) -> list[str]:
-    """The parameters of a model, then θ_grad if it fires."""
-    return [*(q.name for q in population.parameters), *(["listed_above"] if fires(population) else [])]
+def entry_names(population: Any) -> tuple[str, ...]:
+    """The entries of the neurons' arrays, then the threshold if they fire."""
+    return (*population.structure.step_entries, *((THRESHOLD.name,) if fires(population) else ()))
+
+
+def _values(population: Any, given: Sequence[str]) -> list[str]:
+    """[rows, N]: the entries of the neurons' arrays that the op is not given, then θ_grad if they fire."""
+    parameters = {q.name: np.array(_per_neuron(population, q.name), np.float32) for q in population.parameters}
+    found = {**entries_with_u(arrays_of(population, parameters)), **parameters}
+    rows = [found[name] for name in entry_names(population) if name not in given]
+    if fires(population):
+        rows.append(_per_neuron(population, "listed_above"))
+    return [str(x) for row in rows for x in np.broadcast_to(np.asarray(row, np.float32), population.n)]
 
 
 def _per_neuron(population: Any, name: str) -> list[float]:

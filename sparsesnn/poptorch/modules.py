@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from sparsesnn.errors import DescriptionError, ShapeError
-from sparsesnn.layers import LI, Input
+from sparsesnn.layers import Input, is_readout
+from sparsesnn.layers.arrays import arrays_of
+from sparsesnn.layers.declaration import given_entries
+from sparsesnn.layers.recorded import entries_with_u
 from sparsesnn.network import Connection, Network
 from sparsesnn.parameters import Incoming, PopulationModule, incoming, incoming_of, uniform
 from sparsesnn.poptorch.backends import on_ipu, run_engine, run_op
@@ -27,7 +30,7 @@ class Layer(PopulationModule):
     On an IPU the op `sparsesnn::Stack`, a stack of one: all T steps, with a hand-written gradient; on a CPU the event-sparse engine.
 
     Args:
-        population: of a model that the op has; only weights and biases can be trained.
+        population: of a linear model.
         n_pre: neurons of the source.
         delays: steps between a spike and its delivery, one number in a sequence.
         generator: source of the random initial weights, U(±1/√n_pre).
@@ -80,11 +83,12 @@ class Layer(PopulationModule):
             spikes,
             list(self.weights),
             [] if self.bias is None else [self.bias],
+            trained_arrays([self]),
             seeds=[self.rotation_seed],
             saves=self.training,
             tiles=self.tiles,
         )
-        return out if isinstance(self.population, LI) else lists["output"]
+        return out if is_readout(self.population) else lists["output"]
 
 
 class Output(NamedTuple):
@@ -142,12 +146,13 @@ class Model(nn.Module):
             source,
             [getattr(parts[c.post], c.name) for c in self.network.connections],
             biases,
+            trained_arrays(list(parts.values())),
             seeds=[part.rotation_seed for part in parts.values()],
             saves=self.training,
             tiles=self.tiles,
             plan=self.plan,
         )
-        readout = isinstance(self.network.populations[self.network.output], LI)
+        readout = is_readout(self.network.populations[self.network.output])
         return Output(out if readout else None, lists, self.network.output)
 
     def _part(self, name: str) -> _Part:
@@ -176,6 +181,29 @@ class _Part(PopulationModule):
     ) -> None:
         super().__init__(population, connections, uniform(generator, population.n))
         self.rotation_seed, self.weight_dtype, self.n_history = rotation_seed, "float32", 0
+
+
+def trained_arrays(parts: Sequence[PopulationModule]) -> list[Tensor]:
+    """Of each population with trained parameters: the entries of its neurons' arrays that depend on them, [E, N].
+
+    They are ordinary operations on the parameters, which PopTorch differentiates. A parameter outside its range is read as the
+    nearest end, as everywhere, and has the gradient of that end.
+    """
+    found = []
+    for part in parts:
+        p = part.population
+        names = given_entries(p)
+        if not names:
+            continue
+        values = {q.name: _within(getattr(part, q.name), q.low, q.high) for q in p.parameters}
+        entries = {**entries_with_u(arrays_of(p, values)), **values}
+        found.append(torch.stack([entries[name].expand(p.n) for name in names]))
+    return found
+
+
+def _within(x: Tensor, low: float, high: float) -> Tensor:
+    read: Tensor = x.detach().clamp(low, high) + (x - x.detach())
+    return read
 
 
 def check_source(spikes: Spikes, n: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,11 @@ from sparsesnn.engines import Batch, Engine
 from sparsesnn.engines.average import evaluated_tensors
 from sparsesnn.engines.dropout import Dropout
 from sparsesnn.engines.module import Model
-from sparsesnn.errors import CheckpointError, ConfigError, DataError, NotFiniteError, NumericError
+from sparsesnn.errors import CheckpointError, ConfigError, DataError, NotFiniteError, NumericError, UnknownModelError
 from sparsesnn.host.stream import Stream
 from sparsesnn.integers import read as read_integers
+from sparsesnn.layers import Neuron
+from sparsesnn.layers.catalog import define
 from sparsesnn.network import Network
 from sparsesnn.options import part_of
 from sparsesnn.output import Output
@@ -107,6 +109,7 @@ def load_run(
     weights: str = "best",
     backend: str | None = None,
     integers: str | Path | None = None,
+    neurons: Sequence[type[Neuron]] = (),
 ) -> SavedRun:
     """Reads a run folder, or the `checkpoint.json` in it. Neither code in it nor code that it names is run.
 
@@ -116,9 +119,12 @@ def load_run(
         weights: "best" (chosen by validation; the last ones before the first validation) or "last".
         backend: None: that of the training.
         integers: a file of `sparsesnn.integers.save`, whose weights are used.
+        neurons: the classes of your own whose names the run's network holds, such as [ALIF].
 
     Errors: `CheckpointError` if it is missing or damaged; `ConfigError` for unknown `weights`.
     """
+    for model in neurons:
+        define(model)
     if weights not in ("best", "last"):
         raise ConfigError(f"weights: is {weights!r}; allowed: best, last")
     if backend is not None and engines.on_host(backend) != backend:
@@ -133,6 +139,8 @@ def load_run(
         progress = build(Progress, saved.progress, "progress")
         n_classes = int(saved.data["n_classes"])
         _check_description(saved.data.get("description", {}))
+    except UnknownModelError as error:
+        raise CheckpointError(f"{store.path}: {error}; to load_run give neurons=[…]") from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{store.path}: is not a checkpoint of sparsesnn: {error}") from None
     tensors = store.tensors(files, network)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparsesnn.layers import Population
+from sparsesnn.layers import fires
 from sparsesnn.network import Network
 from sparsesnn.train.metrics import Progress
 
@@ -37,7 +37,7 @@ def _wrong(network: Network, progress: Progress, valid_loss: float | None) -> di
             "diverges; lower optim.lr, set optim.clip_norm = 1, or give optim.warmup_epochs"
         )
     for name, population in network.populations.items():
-        if not isinstance(population, Population) or population.activity == "fixed":
+        if not fires(population) or population.activity == "fixed":
             continue
         silent, activity = tally.silent.get(name, 0), tally.activity.get(name, 0.0)
         if tally.n_batches and silent >= SILENT * tally.n_batches:

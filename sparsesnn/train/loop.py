@@ -24,7 +24,7 @@ from sparsesnn.config.tables import build, flatten, plain
 from sparsesnn.engines import Batch, Step
 from sparsesnn.errors import CheckpointError, ConfigError, NotFiniteError
 from sparsesnn.host.comm import Communicator, Grid, Local
-from sparsesnn.layers import Population
+from sparsesnn.layers import fires
 from sparsesnn.network import Network
 from sparsesnn.output import Output
 from sparsesnn.train import checkpoint as ckpt
@@ -181,7 +181,7 @@ class Run:
             return
         self.progress.init = scale_weights(self.config, self.parts, self.engine)
         if self.progress.init:
-            spiking = [name for name, p in self.network.populations.items() if isinstance(p, Population)]
+            spiking = [name for name, p in self.network.populations.items() if fires(p)]
             wanted = spiking if init.activity else list(init.layers)
             reached = ", ".join(f"{name} {value:.4f}" for name, value in self.progress.init.items() if name in wanted)
             self.report.note(f"init    activity {reached}")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sparsesnn.engines import Engine
-from sparsesnn.layers import Population
+from sparsesnn.layers import fires
 from sparsesnn.output import Output
 from sparsesnn.parameters import incoming_of
 from sparsesnn.spikes import SpikeBatch
@@ -44,7 +44,7 @@ class Operations:
         n_steps, n_samples = inputs.n_steps, inputs.n_samples
         spikes: dict[str, Any] = {first: inputs}
         for name, population in self.network.populations.items():
-            if isinstance(population, Population):
+            if fires(population):
                 packed = getattr(output.spikes, "packed", {})
                 found = packed[name].fired if name in packed else output.spikes.get(name)
                 if not isinstance(found, (SpikeBatch, Tensor)):

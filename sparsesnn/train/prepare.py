@@ -22,7 +22,7 @@ from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.host.comm import Communicator
 from sparsesnn.host.stream import Stream
 from sparsesnn.init import Recurrence
-from sparsesnn.layers import Population
+from sparsesnn.layers import fires
 from sparsesnn.network import Network
 from sparsesnn.options import part_of
 from sparsesnn.partition.plan import Plan
@@ -211,7 +211,7 @@ def make_network(config: Config, parts: Parts) -> Network:
 def in_numbers(network: Network) -> Network:
     """The network with `grad_threshold` as a number, as in older checkpoints."""
     for name, p in network.populations.items():
-        if isinstance(p, Population):
+        if fires(p):
             network = network.with_population(name, grad_threshold=p.listed_above)
     return network
 

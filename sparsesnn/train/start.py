@@ -13,7 +13,7 @@ from sparsesnn.engines.average import evaluated_tensors
 from sparsesnn.engines.dropout import Dropout
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.host.stream import Stream
-from sparsesnn.layers import Population
+from sparsesnn.layers import fires
 from sparsesnn.network import Network
 from sparsesnn.nir import readers_text
 from sparsesnn.options import part_of
@@ -121,7 +121,7 @@ def scale_weights(
     init = config.init
     if not init.activity and not init.layers:
         return {}
-    spiking = [name for name, p in engine.network.populations.items() if isinstance(p, Population)]
+    spiking = [name for name, p in engine.network.populations.items() if fires(p)]
     wanted = {**(dict.fromkeys(spiking, init.activity) if init.activity else {}), **init.layers}
     scales_readout = only is None or engine.network.output in only
     wanted = {name: value for name, value in wanted.items() if only is None or name in only}

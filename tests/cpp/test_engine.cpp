@@ -49,10 +49,16 @@ std::vector<unsigned char> run(const LayerSpec& spec, const Shape& shape, bool r
              late_weight = random_floats(random, n * n, -0.5f, 0.5f),
              grad_threshold = random_floats(random, n, 0.1f, 0.5f), bias = random_floats(random, n, -0.1f, 0.1f),
              state = random_floats(random, n * shape.n_samples, -1, 2);
-  const NeuronModel& model = *spec.model;
-  const bool spiking = model.fires();
-  std::vector<std::vector<float>> parameters;
-  for (int k = 0; k < model.n_parameters; ++k) parameters.push_back(random_floats(random, n, 0.5f, 1));
+  const NeuronShape& neurons = *spec.shape;
+  const std::size_t n_entries = neurons.entries.size();
+  const bool spiking = spec.fires;
+  std::vector<std::vector<float>> entries, derivatives;
+  for (std::size_t k = 0; k < n_entries; ++k) {
+    const bool threshold = neurons.entries[k] == "threshold";
+    entries.push_back(random_floats(random, n, threshold ? 0.5f : -0.3f, threshold ? 1.0f : 0.8f));
+  }
+  for (std::size_t k = 0; k < spec.n_trained * n_entries; ++k)
+    derivatives.push_back(random_floats(random, n, -0.5f, 1));
 
   LayerInput input;
   input.n_steps = shape.n_steps;
@@ -64,10 +70,15 @@ std::vector<unsigned char> run(const LayerSpec& spec, const Shape& shape, bool r
     input.own_before = own.view();
     input.n_before = 3;
   }
-  for (int k = 0; k < model.n_parameters; ++k) input.parameters[k] = parameters[k].data();
+  for (std::size_t k = 0; k < n_entries; ++k) input.entries[k] = entries[k].data();
+  for (int q = 0; q < spec.n_learnt(); ++q) {
+    input.derivatives.emplace_back();
+    for (std::size_t k = 0; k < n_entries; ++k)  // some are absent
+      input.derivatives.back().push_back(k % 3 == 2 ? PerNeuron() : derivatives[q * n_entries + k].data());
+  }
   if (spiking) input.grad_threshold = grad_threshold.data();
   input.bias = bias.data();
-  for (int s = 0; s < model.n_states; ++s) input.state[s] = state.data();
+  for (int s = 0; s < neurons.n_states; ++s) input.state[s] = state.data();
 
   const LayerOutput out = layer_forward(spec, input);
   LayerSaved saved;
@@ -86,6 +97,8 @@ std::vector<unsigned char> run(const LayerSpec& spec, const Shape& shape, bool r
     }
   } else {
     saved.potentials = out.potentials.data();
+    for (std::size_t s = 0; s < out.rows.size(); ++s) saved.rows.state[s + 1] = out.rows[s].data();
+    saved.rows.current = out.currents.data();
   }
   const auto d_values = random_floats(random, n_slots, -1, 1),
              d_potentials = random_floats(random, spiking ? 0 : n_lists * n, -1, 1);
@@ -131,19 +144,19 @@ void every_rule() {
   const Shape shapes[] = {{1, 1, 1, 1, 0, 16}, {17, 9, 4, 3, 1, 16}, {70, 33, 5, 7, 0, 32}, {130, 20, 3, 2, 2, 64}};
   unsigned seed = 0;
   for (const Shape& shape : shapes)
-    for (const NeuronModel& model : neuron_models())
-      for (int rule = 0; rule < (model.fires() ? 4 : 1); ++rule) {
+    for (const NeuronShape& neurons : neuron_shapes())
+      for (int rule = neurons.may_fire ? 0 : 4; rule < (neurons.may_read_out ? 5 : 4); ++rule) {
         LayerSpec spec;
-        spec.model = &model;
-        std::fill(spec.constants, spec.constants + model.n_constants, 0.8f);
-        std::fill(spec.learns, spec.learns + model.n_parameters, true);
+        spec.shape = &neurons;
+        spec.fires = rule < 4;
+        spec.n_trained = static_cast<int>(seed % 3);
         spec.detach_reset = rule % 2;
         spec.surrogate = static_cast<int>(++seed % surrogate_names().size());
         spec.n = shape.n;
         spec.tile_width = shape.tile_width;
-        spec.capacity = rule < 2 ? 0 : (shape.n + 4) / 5;
+        spec.capacity = rule < 2 || rule == 4 ? 0 : (shape.n + 4) / 5;
         spec.fixed = rule == 3;
-        check_layer(spec, shape, model.fires() && seed % 2, seed);
+        check_layer(spec, shape, spec.fires && seed % 2, seed);
       }
 }
 
@@ -151,8 +164,7 @@ void every_rule() {
 void more_threads_than_tiles() {
   const Shape shape{17, 9, 4, 9, 0, 16};
   LayerSpec spec;
-  spec.model = &find_model("lif.subtract");
-  spec.constants[0] = 0.8f;
+  spec.shape = &find_shape("subtract");
   spec.n = shape.n;
   spec.tile_width = shape.tile_width;
   set_num_threads(1);
@@ -206,13 +218,14 @@ void weights_that_are_not_finite() {
   std::vector<float> weight(3 * 20, 0.1f), ones(20, 1.0f);
   weight[2 * 20 + 17] = std::nanf("");
   LayerSpec spec;
-  spec.model = &find_model("lif.subtract");
+  spec.shape = &find_shape("subtract");
   spec.n = 20;
   spec.tile_width = 16;
   LayerInput input;
   input.n_steps = input.n_samples = 2;
   input.sources = {{lists.view(), 2, 3, 0, weight.data()}};
-  input.parameters[0] = input.parameters[1] = input.grad_threshold = ones.data();
+  for (const int k : {0, 1, 2, 3}) input.entries[k] = ones.data();
+  input.grad_threshold = ones.data();
   CHECK_THROWS(layer_forward(spec, input), "weight holds NaN at [2, 17]");
   weight[2 * 20 + 17] = INFINITY;
   CHECK_THROWS(layer_forward(spec, input), "weight holds infinity at [2, 17]");

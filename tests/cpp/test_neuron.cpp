@@ -1,189 +1,212 @@
-// The neuron models: the adjoint of a step and its gradients by parameters against dual numbers, in double precision,
-// for every model in the list, and for one whose step is not linear.
+// The shapes of neurons, in double precision: derivatives of a step against differences, and the adjoint of a sequence
+// against its traces (backward against forward differentiation), for every shape and every entry.
 #include <cmath>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "check.h"
-#include "codelets/dual.h"
-#include "codelets/neuron/models.h"
+#include "codelets/neuron.h"
+#include "host/src/cpu/shapes.h"
 
 using namespace sparsesnn::base;
 
 namespace {
 
-using D = Dual<double>;
+bool near(double a, double b, double by = 1e-12) { return std::fabs(a - b) <= by * (1 + std::fabs(a) + std::fabs(b)); }
 
-bool near(double a, double b) { return std::fabs(a - b) <= 1e-12 * (1 + std::fabs(a) + std::fabs(b)); }
+const std::vector<std::string>& names_of(int shape) { return sparsesnn::neuron_shapes()[shape].entries; }
 
-// Not linear: v ← r + k·r² + i with r = v·(1 - s). Its adjoint is right if all neurons are listed, with their x.
-struct Bent {
-  static constexpr int n_states = 1, n_parameters = 2, n_constants = 1;
-  static constexpr Index<0> v{}, bend{};
-  static constexpr Index<1> threshold{};
-  static constexpr bool adds_q = false, reads_x = true, lists_all = true;
+int place(const std::vector<std::string>& names, const std::string& name) {
+  for (std::size_t k = 0; k < names.size(); ++k)
+    if (names[k] == name) return static_cast<int>(k);
+  return -1;
+}
 
-  template <class Z, class P, class C, class R, class S, class I>
-  static void step(Z* z, const P& p, const C*, R reset_by, S, const I& i) {
-    const Z r = z[v] - where(reset_by, z[v]);
-    z[v] = r + p[bend] * (r * r) + i;
-  }
-
-  template <class F>
-  static void adjoint(F*, const F*, const F*) {}
-
-  template <class F>
-  static F adjoint(F* d, const F* p, const F*, const At<F>& at) {
-    const F r = at.x - where(at.s, at.x), by_r = d[v] + d[v] * (p[bend] * (r + r));
-    const F by_spike = at.q - at.sigma * (at.through * (at.x * by_r));
-    d[v] = by_r - where(at.s, by_r) + by_spike;
-    return by_spike;
-  }
-
-  template <class F>
-  static F d_current(const F* d, const F*, const F*) {
-    return d[v];
-  }
-
-  template <class F>
-  static F by_parameter(int k, const F* d, const F* z, const F*, const F*, Fired<F> s, F) {
-    const F r = z[v] - where(s, z[v]);
-    return k == bend ? d[v] * (r * r) : F(0);
-  }
-};
-
-template <class M>
-constexpr bool lists_all = requires { M::lists_all; };
+// The entries differentiated by one of them. r and f also change u = r + f; u itself changes r.
+std::vector<double> direction(const std::vector<std::string>& names, int k) {
+  std::vector<double> by(names.size());
+  by[k] = 1;
+  const std::string row = names[k].substr(1);
+  const int r = place(names, "r" + row), u = place(names, "u" + row);
+  if (names[k][0] == 'u' && r >= 0) by[r] = 1;
+  if ((names[k][0] == 'r' || names[k][0] == 'f') && u >= 0) by[u] = 1;
+  return by;
+}
 
 // A sequence of steps: states before each, and the gradients from the reader of the spikes.
 template <class M>
 struct Sequence {
   static constexpr int n_steps = 6;
-  double p[M::n_parameters], c[M::n_constants], i[n_steps], e[n_steps], sigma[n_steps];
-  bool listed[n_steps];
+  std::vector<double> p;
+  double i[n_steps], e[n_steps], sigma[n_steps];
+  bool fires, listed[n_steps];
   double z[n_steps + 1][M::n_states] = {};
 
   Fired<double> fired(int t) const {
-    if constexpr (M::threshold < 0)
-      return {false};
-    else
-      return Fired<double>::of(z[t][0], p[M::threshold]);
+    if constexpr (M::may_fire)
+      if (fires) return Fired<double>::of(z[t][0], p[M::threshold]);
+    return {false};
   }
 
-  explicit Sequence(unsigned seed) {
+  Sequence(int shape, bool neurons_fire, bool in_order, bool other_states_reset, unsigned seed) : fires(neurons_fire) {
     std::mt19937 random(seed);
     std::uniform_real_distribution<double> uniform(0.1, 0.9);
-    for (double& x : p) x = uniform(random);
-    for (double& x : c) x = uniform(random);
+    const std::vector<std::string>& names = names_of(shape);
+    for (const std::string& name : names)
+      p.push_back(name == "order"                                           ? in_order
+                  : name[0] == 'R' && name[2] != '0' && !other_states_reset ? 0
+                  : name[0] == 'A' && name[1] == name[2]                    ? uniform(random)
+                  : name == "threshold"                                     ? 0.5 * uniform(random)
+                                                                            : 0.6 * uniform(random) - 0.2);
+    for (std::size_t k = 0; k < names.size(); ++k)
+      if (names[k][0] == 'f')
+        p[place(names, "u" + names[k].substr(1))] = p[place(names, "r" + names[k].substr(1))] + p[k];
     for (int t = 0; t < n_steps; ++t) {
       i[t] = 4 * uniform(random) - 1;
       e[t] = uniform(random) - 0.5;
       sigma[t] = uniform(random);
       listed[t] = random() % 4 != 0;
     }
-    for (int s = 0; s < M::n_states; ++s) z[0][s] = uniform(random) + 0.2;
+    for (int s = 0; s < M::n_states; ++s) z[0][s] = uniform(random);
     for (int t = 0; t < n_steps; ++t) {
       for (int s = 0; s < M::n_states; ++s) z[t + 1][s] = z[t][s];
-      M::step(z[t + 1], p, c, fired(t), fired(t), i[t]);
+      M::step(z[t + 1], p.data(), fired(t), i[t]);
     }
   }
 };
 
-// ∂L/∂p of L = Σ_t e[t]·s[t] (for a readout, of z[t][0]) by dual numbers: a spike's derivative is σ'·∂(x - θ) where it
-// is listed. `by`: a parameter, or n_parameters + t: the current of step t.
-template <class M, int by>
-double derivative(const Sequence<M>& q, bool detached) {
-  D z[M::n_states];
-  for (int s = 0; s < M::n_states; ++s) z[s] = {q.z[0][s], 0};
-  double total = 0, d_spike = 0;  // before the first step: a state is given, not derived
-  const Learnt<double, by> p{q.p};
+// A step is linear in each entry, so that differences have no error but rounding.
+template <class M>
+void step_by_differences(const Sequence<M>& q, const std::vector<double>& by) {
   for (int t = 0; t < q.n_steps; ++t) {
-    const Fired<double> fired = q.fired(t);
-    const Fired<D> spike{fired, d_spike};
-    const D i{q.i[t], by == M::n_parameters + t ? 1.0 : 0.0};
-    if (detached)
-      M::step(z, p, q.c, fired, spike, i);
-    else
-      M::step(z, p, q.c, spike, spike, i);
-    if (M::threshold < 0) {
-      total += q.e[t] * z[0].dx;
-      continue;
+    double trace[M::n_states] = {};
+    M::template step_trace<false>(trace, q.z[t], q.z[t + 1], q.p.data(), by.data(), q.fired(t), 0.0, false, q.i[t]);
+    double ends[2][M::n_states];
+    for (const int side : {0, 1}) {
+      std::vector<double> p = q.p;
+      for (std::size_t k = 0; k < p.size(); ++k) p[k] += (side ? 1e-4 : -1e-4) * by[k];
+      for (int s = 0; s < M::n_states; ++s) ends[side][s] = q.z[t][s];
+      M::step(ends[side], p.data(), q.fired(t), q.i[t]);
     }
-    d_spike = q.listed[t] ? q.sigma[t] * (z[0].dx - (by == M::threshold ? 1.0 : 0.0)) : 0.0;
-    total += q.e[t] * d_spike;
+    for (int s = 0; s < M::n_states; ++s) CHECK(near(trace[s], (ends[1][s] - ends[0][s]) / 2e-4, 1e-7));
+  }
+}
+
+// ∂L/∂p of L = Σ_t e[t]·s[t] (for a readout, of z[t][0]): a spike's derivative is σ'·∂(x - θ) where it is listed.
+template <class M>
+double forwards(const Sequence<M>& q, const std::vector<double>& by, bool attached) {
+  double trace[M::n_states] = {}, total = 0, d_spike = 0;  // before the first step: a state is given, not derived
+  for (int t = 0; t < q.n_steps; ++t) {
+    M::template step_trace<true>(trace, q.z[t], q.z[t + 1], q.p.data(), by.data(), q.fired(t), d_spike, attached,
+                                 q.i[t]);
+    if (q.fires) d_spike = q.listed[t] ? q.sigma[t] * (trace[0] - by[M::threshold]) : 0.0;
+    total += q.e[t] * (q.fires ? d_spike : trace[0]);
+  }
+  return total;
+}
+
+// The same, backward, as in the engines.
+template <class M>
+double backwards(const Sequence<M>& q, const std::vector<double>& by, bool attached) {
+  double d[M::n_states] = {}, total = 0;
+  for (int t = q.n_steps - 1; t >= 0; --t) {
+    if (!q.fires) {
+      M::adjoint(d, q.p.data(), q.e[t]);
+    } else {
+      At<double> at{q.fired(t + 1), 0, 0, M::reads_spikes ? q.z[t + 1][0] : NAN, 1.0};
+      if (q.listed[t]) at.sigma = q.sigma[t], at.q = q.sigma[t] * q.e[t];
+      double unlisted[M::n_states], added[M::n_states];
+      for (int s = 0; s < M::n_states; ++s) unlisted[s] = added[s] = d[s];
+      M::adjoint(unlisted, q.p.data());
+      if constexpr (M::adds_q) M::adjoint(added, q.p.data(), at.q);
+      const double by_spike =
+          attached ? M::template pull<true, true>(d, q.p.data(), at) : M::template pull<true, false>(d, q.p.data(), at);
+      for (int s = 0; s < M::n_states; ++s) {
+        if (M::adds_q && !attached) CHECK(near(added[s], d[s]));
+        if (!q.listed[t] && !(M::reads_spikes && at.s.is)) CHECK(near(unlisted[s], d[s]));
+      }
+      if constexpr (M::may_fire) total -= by_spike * by[M::threshold];
+    }
+    total += M::by_parameter(d, q.z[t], q.z[t + 1], q.p.data(), by.data(), q.fired(t), q.i[t]);
   }
   return total;
 }
 
 template <class M>
-struct Found {
-  double parameters[M::n_parameters] = {}, currents[Sequence<M>::n_steps] = {};
-};
-
-// The same, backward, as in the engines.
-template <class M>
-Found<M> backwards(const Sequence<M>& q, bool detached) {
-  Found<M> found;
-  double d[M::n_states] = {};
-  for (int t = q.n_steps - 1; t >= 0; --t) {
-    double by_spike = 0;
-    if constexpr (M::threshold < 0) {
-      M::adjoint(d, q.p, q.c, q.e[t]);
-    } else {
-      At<double> at{q.fired(t + 1), 0, 0, M::reads_x ? q.z[t + 1][0] : NAN, detached ? 0.0 : 1.0};
-      if (q.listed[t]) at.sigma = q.sigma[t], at.q = q.sigma[t] * q.e[t];
-      double unlisted[M::n_states], added[M::n_states];
-      for (int s = 0; s < M::n_states; ++s) unlisted[s] = added[s] = d[s];
-      M::adjoint(unlisted, q.p, q.c);
-      if constexpr (M::adds_q) M::adjoint(added, q.p, q.c, at.q);
-      by_spike = M::adjoint(d, q.p, q.c, at);
-      for (int s = 0; s < M::n_states; ++s) {
-        if (M::adds_q && detached) CHECK(near(added[s], d[s]));
-        if (!lists_all<M> && !q.listed[t] && !(M::reads_x && at.s.is)) CHECK(near(unlisted[s], d[s]));
-      }
-      found.parameters[M::threshold] -= by_spike;
-    }
-    found.currents[t] = M::d_current(d, q.p, q.c);
-    for (int k = 0; k < M::n_parameters; ++k)
-      found.parameters[k] += M::by_parameter(k, d, q.z[t], q.p, q.c, q.fired(t), q.i[t]);
-  }
-  return found;
-}
-
-template <class M, int... k>
-void compare(const Sequence<M>& q, bool detached, std::integer_sequence<int, k...>) {
-  const Found<M> found = backwards(q, detached);
-  const double want[] = {derivative<M, k>(q, detached)...};
-  for (int j = 0; j < M::n_parameters; ++j) CHECK(near(found.parameters[j], want[j]));
-  for (int t = 0; t < q.n_steps; ++t) CHECK(near(found.currents[t], want[M::n_parameters + t]));
-}
-
-template <class M>
-void adjoints_of() {
+void derivatives_of(int shape) {
+  const std::vector<std::string>& names = names_of(shape);
   int n_fired = 0;
   for (unsigned seed = 0; seed < 40; ++seed) {
-    const Sequence<M> q(seed);
+    const bool fires = M::may_fire && (!M::may_read_out || seed % 4), attached = seed % 2;
+    const Sequence<M> q(shape, fires, seed % 3, !attached, seed);
     for (int t = 1; t <= q.n_steps; ++t) n_fired += q.fired(t).is;
-    for (const bool detached : {true, false})
-      compare(q, detached, std::make_integer_sequence<int, M::n_parameters + Sequence<M>::n_steps>());
+    for (std::size_t k = 0; k < names.size(); ++k) {
+      if (names[k] == "order" || (names[k] == "threshold" && !fires)) continue;
+      const std::vector<double> by = direction(names, static_cast<int>(k));
+      step_by_differences(q, by);
+      CHECK(near(forwards(q, by, attached), backwards(q, by, attached)));
+    }
   }
-  CHECK(n_fired > 20 || M::threshold < 0);
+  CHECK(n_fired > 20 || !M::may_fire);
 }
 
-void adjoints() {
-  Models::each([](int, auto model) { adjoints_of<decltype(model)>(); });
-  adjoints_of<Bent>();
+void derivatives() {
+  Shapes::each([](int k, auto shape) { derivatives_of<decltype(shape)>(k); });
+}
+
+// ∂L/∂i of a step is the gradient of its states through B.
+void currents() {
+  Shapes::each([](int k, auto shape) {
+    using M = decltype(shape);
+    const sparsesnn::NeuronShape& described = sparsesnn::neuron_shapes()[k];
+    double d[M::n_states], p[M::n_entries], want = 0;
+    for (int s = 0; s < M::n_states; ++s) d[s] = 0.3 + s;
+    for (int q = 0; q < M::n_entries; ++q) p[q] = 0.7 - 0.1 * q;
+    for (int r = 0; r < M::n_states; ++r) {
+      const int at = place(described.entries, "B" + std::to_string(r));
+      if (at >= 0) want += p[at] * d[r];
+      if (place(described.ones, "B" + std::to_string(r)) >= 0) want += d[r];
+    }
+    CHECK(near(M::d_current(d, p), want));
+  });
 }
 
 void lookup() {
-  CHECK(find<Models>("nothing") == -1);
-  CHECK(find<Models>("") == -1);
-  Models::each([](int k, auto model) { CHECK(find<Models>(model.name) == k); });
+  CHECK(find<Shapes>("nothing") == -1);
+  CHECK(find<Shapes>("") == -1);
+  Shapes::each([](int k, auto shape) {
+    CHECK(find<Shapes>(shape.name) == k);
+    CHECK(static_cast<int>(names_of(k).size()) == shape.n_entries);
+    CHECK(!shape.may_fire || names_of(k)[shape.threshold] == "threshold");
+  });
+  const auto found = [](int n, bool fires, bool in_order, std::vector<std::string> entries,
+                        std::vector<std::string> ones) {
+    return std::string(sparsesnn::find_shape({n, fires, in_order, std::move(entries), std::move(ones)}).name);
+  };
+  CHECK(found(1, true, false, {"A00", "u0", "B0"}, {}) == "subtract");
+  CHECK(found(1, true, false, {"A00", "R00", "B0"}, {"B0"}) == "zero");
+  CHECK(found(1, true, false, {"A00", "R00", "B0", "c0"}, {}) == "any 1");
+  CHECK(found(1, false, false, {"A00", "B0"}, {}) == "readout");
+  CHECK(found(1, false, false, {"A00", "B0", "c0"}, {}) == "any 1");
+  CHECK(found(2, true, true, {"A00", "A01", "A11", "u0", "B1"}, {"B1"}) == "current.subtract");
+  CHECK(found(2, true, true, {"A00", "A01", "A11", "u0", "B1"}, {}) == "any 2");
+  CHECK(found(2, true, false, {"A00", "A01", "A11", "u0", "B1"}, {"B1"}) == "any 2");
+  CHECK(found(3, false, true, {"A00", "B2"}, {}) == "any 3");
+  bool refused = false;
+  try {
+    found(5, true, false, {"A00"}, {});
+  } catch (const std::runtime_error&) {
+    refused = true;
+  }
+  CHECK(refused);
 }
 
 }  // namespace
 
 int main() {
-  adjoints();
+  derivatives();
+  currents();
   lookup();
   return check::report("neuron");
 }

@@ -11,13 +11,13 @@ import torch
 from sparsesnn import reference
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import DescriptionError, ShapeError
-from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Population, Resonator
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Neuron, Resonator
 from sparsesnn.network import Connection, Network
 from sparsesnn.reference import Parameters
 from sparsesnn.spikes import SpikeBatch
 
 DELAYS = [(1, 5), (3,), (2, 7, 1), (40, 2)]
-MODELS: list[tuple[type[Population], dict[str, Any]]] = [
+MODELS: list[tuple[type[Neuron], dict[str, Any]]] = [
     (LIF, {"grad_threshold": 0.2}),
     (LIF, {"reset": "zero", "detach_reset": False}),
     (CubaLIF, {"learn_alpha": True}),
@@ -26,7 +26,7 @@ MODELS: list[tuple[type[Population], dict[str, Any]]] = [
 ]
 
 
-def model_of(delays: tuple[int, ...], population: Population, mode: str) -> Model:
+def model_of(delays: tuple[int, ...], population: Neuron, mode: str) -> Model:
     loops = tuple(Connection("b", "b", delay) for delay in delays)
     connections = (Connection("a", "b", 1), *loops, Connection("b", "c"))
     network = Network({"a": Input(19), "b": population, "c": LI(5)}, connections)
@@ -47,7 +47,7 @@ def spikes_of(seed: int) -> SpikeBatch:
 @pytest.mark.parametrize("delays", DELAYS, ids=str)
 @pytest.mark.parametrize(("kind", "more"), MODELS, ids=str)
 def test_spikes_and_gradients_are_those_of_the_reference(
-    kind: type[Population], more: dict[str, Any], delays: tuple[int, ...], mode: str
+    kind: type[Neuron], more: dict[str, Any], delays: tuple[int, ...], mode: str
 ) -> None:
     model = model_of(delays, kind(37, learn_beta=True, bias=True, **more), mode)
     output = model(spikes_of(1))

@@ -13,7 +13,7 @@ from sparsesnn import _core, reference, set_num_threads
 from sparsesnn.engines.dense import DenseSpikes, SpikesByName, choose_mode, fused, layer
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError, MissingDependencyError, ShapeError
-from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
+from sparsesnn.layers import LI, LIF, CubaLIF, Input, Neuron
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS, Surrogate
@@ -42,7 +42,7 @@ def random_spikes(n_steps: int, n_samples: int, n: int, seed: int = 0, rate: flo
     return (torch.rand(n_steps, n_samples, n, generator=generator) < rate).double()
 
 
-def learning_layer(population: LI | Population, mode: str, delays: tuple[int, ...] = (0, 2)) -> Layer:
+def learning_layer(population: Neuron, mode: str, delays: tuple[int, ...] = (0, 2)) -> Layer:
     """Weights large enough that the population fires often."""
     generator = torch.Generator().manual_seed(3)
     layer = Layer(population, [7, 5], delays=delays, backend="dense", dense_mode=mode, generator=generator).double()
@@ -310,12 +310,16 @@ def test_inference_equals_training() -> None:
 def run_kernels(n_steps: int = 6, n_samples: int = 7, n: int = 3001) -> list[np.ndarray]:
     """Forward and backward in float32, large enough that threads share the work, odd enough for every tail."""
     rng = np.random.default_rng(0)
-    spec = _core.DenseSpec(
-        model="cuba_lif.subtract", constants=[1.1], detach_reset=False, surrogate="sigmoid", slope=7.0
-    )
+    spec = _core.DenseSpec(shape="current.subtract", fires=True, detach_reset=False, surrogate="sigmoid", slope=7.0)
     f32 = np.float32
+    names = _core.neuron_shapes()["current.subtract"]
+    assert names == ("A00", "A01", "A11", "u0", "threshold")
     alpha, beta = (rng.uniform(0.5, 1, n).astype(f32) for _ in range(2))
-    neuron = {"parameters": [beta, alpha, np.ones(n, f32)], "grad_threshold": np.full(n, 0.5, f32)}
+    entries = np.stack([beta, np.full(n, 1.1, f32), alpha, np.full(n, -1, f32), np.ones(n, f32)])
+    by = np.zeros((3, *entries.shape), f32)
+    by[0, names.index("A00")] = by[1, names.index("A11")] = by[2, names.index("threshold")] = 1
+    by[2, names.index("u0")] = -1
+    neuron = {"entries": entries, "grad_threshold": np.full(n, 0.5, f32)}
     current, d_out = (rng.normal(0, 0.7, (n_steps, n_samples, n)).astype(f32) for _ in range(2))
     rows = [np.empty((n_steps + 1, n_samples, n), f32) for _ in range(2)]
     state, d_state = ([np.zeros((n_samples, n), f32) for _ in range(2)] for _ in range(2))
@@ -323,7 +327,7 @@ def run_kernels(n_steps: int = 6, n_samples: int = 7, n: int = 3001) -> list[np.
     out, d_current = np.empty_like(current), np.empty_like(current)
     _core.dense_forward(spec, current, **neuron, state=state, out=out, fired=None, rows=rows)
     gradients = {"d_state": d_state, "d_current": d_current, "d_bias": d_bias, "d_parameters": d_parameters}
-    _core.dense_backward(spec, d_out, **neuron, rows=rows, **gradients, current=current)
+    _core.dense_backward(spec, d_out, **neuron, derivatives=by, rows=rows, **gradients, current=current)
     return [out, d_current, *rows, *state, *d_state, d_bias, *d_parameters]
 
 
@@ -338,23 +342,22 @@ def test_kernels_are_bit_equal_over_threads_and_instruction_sets(isa: str, threa
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:
-    spec = _core.DenseSpec(
-        model="lif.subtract", constants=[1.0], detach_reset=True, surrogate="fast_sigmoid", slope=1.0
-    )
+    spec = _core.DenseSpec(shape="subtract", fires=True, detach_reset=True, surrogate="fast_sigmoid", slope=1.0)
+    entries = np.zeros((4, 4), np.float32)
     current, row, v = np.zeros((2, 3, 4), np.float32), np.zeros(4, np.float32), np.zeros((3, 4), np.float32)
 
     def forward(**changes: object) -> None:
-        arrays = {"parameters": [row, row], "grad_threshold": row, "state": [v], "rows": []}
+        arrays = {"entries": entries, "grad_threshold": row, "state": [v], "rows": []}
         _core.dense_forward(spec, current, **{**arrays, "out": None, "fired": None, **changes})
 
     forward()
-    with pytest.raises(ShapeError, match=r"parameters beta has another shape; give \[4\]"):
-        forward(parameters=[np.zeros(5, np.float32), row])
-    with pytest.raises(ShapeError, match="parameters has 1 arrays; this model has 2"):
-        forward(parameters=[row])
+    with pytest.raises(ShapeError, match=r"entries has another shape; give \[4, 4\]"):
+        forward(entries=np.zeros((4, 5), np.float32))
+    with pytest.raises(ShapeError, match="state has 2 arrays; these neurons have 1"):
+        forward(state=[v, v])
     with pytest.raises(ShapeError, match="grad_threshold is None; this model needs it"):
         forward(grad_threshold=None)
-    with pytest.raises(ShapeError, match=r"rows v has another shape; give \[3, 3, 4\]"):
+    with pytest.raises(ShapeError, match=r"rows 0 has another shape; give \[3, 3, 4\]"):
         forward(rows=[np.zeros((2, 3, 4), np.float32)])
     with pytest.raises(TypeError, match="incompatible function arguments"):
         forward(state=[v.astype(np.float64)])
@@ -386,7 +389,9 @@ def test_mode_is_chosen_by_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_mode("fused", gpu, torch.bfloat16)
     monkeypatch.setattr(layer, "has_triton", lambda: False)
     assert choose_mode("auto", gpu, torch.float32) == "hoist"
-    with pytest.raises(MissingDependencyError, match=r"'fused' on CUDA needs the package 'triton'.*sparsesnn\[cuda\]"):
+    with pytest.raises(
+        MissingDependencyError, match=r"'fused' on CUDA needs the package 'triton>=3.4'.*sparsesnn\[cuda\]"
+    ):
         choose_mode("fused", gpu, torch.float32)
 
 

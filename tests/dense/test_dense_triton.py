@@ -4,14 +4,15 @@ in whole networks."""
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,13 +21,14 @@ import torch
 from sparsesnn.engines.dense import fused, graphs, on_cpu
 from sparsesnn.engines.dense.dynamics import Dynamics, Numbers
 from sparsesnn.engines.module import Layer, Model
-from sparsesnn.errors import DescriptionError
-from sparsesnn.layers import LI, LIF, CubaLIF, Population
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Neuron, Resonator, parameter
+from sparsesnn.layers.ad_lif import ORDERS
+from sparsesnn.layers.arrays import NeuronArrays
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS, Surrogate
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.4")
 RESETS = [("subtract", False), ("subtract", True), ("zero", False), ("none", False)]
 #: where the kernels run
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -55,7 +57,7 @@ def triton_kit(on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_kernels(
-    kit: ModuleType, population: LI | Population, dtype: torch.dtype, fresh: bool = False
+    kit: ModuleType, population: Neuron, dtype: torch.dtype, fresh: bool = False
 ) -> dict[str, torch.Tensor]:
     """Forward and backward of one chunk: everything that the kernels write. `fresh`: of the first one of a sequence,
     with some thresholds below 0."""
@@ -65,18 +67,19 @@ def run_kernels(
     def numbers(*shape: int, low: float = -1, high: float = 1) -> torch.Tensor:
         return torch.from_numpy(rng.uniform(low, high, shape)).to(device, dtype)
 
-    fires = not isinstance(population, LI)
-    ranges = {"alpha": 0.5, "beta": 0.5, "threshold": -0.2 if fresh else 0.4}
-    neuron = Numbers(
-        tuple(numbers(n, low=ranges[parameter.name]) for parameter in population.parameters),
+    dynamics, fires = Dynamics.of(population), type(population).fires
+    ranges = {"threshold": -0.2 if fresh else 0.4, "turn": 0.1, "a": -0.5}
+    neuron = Numbers.of(
+        population,
+        {p.name: numbers(n, low=ranges.get(p.name, 0.5)) for p in population.parameters},
         numbers(n, low=0, high=0.4) if fires else None,
+        [p.name for p in population.parameters],
     )
     current, d_out = numbers(n_steps, n_samples, n, high=1.5), numbers(n_steps, n_samples, n)
     state = tuple(numbers(n_samples, n) * (not fresh) for _ in population.states)
     rows = tuple(torch.empty(n_steps + 1, n_samples, n, dtype=dtype, device=device) for _ in population.states)
     out = torch.empty_like(current)
     fired = torch.empty_like(current, dtype=torch.bool) if fires else None
-    dynamics = Dynamics.of(population)
     kit.forward(dynamics, neuron, current, fresh=fresh, state=state, rows=rows, out=out, fired=fired)
     d_state = tuple(numbers(n_samples, n) for _ in population.states)
     d_parameters = tuple(numbers(n_samples, n) for _ in population.parameters)
@@ -101,27 +104,101 @@ def run_kernels(
     return {name: x.cpu() for name, x in found.items() if x is not None}
 
 
+@dataclass(frozen=True)
+class One(Neuron):
+    """Every entry of a single state."""
+
+    beta: Any = parameter(0.9, "decay", low=0, high=1)
+    drive: Any = parameter(0.2, "constant")
+    states: ClassVar[tuple[str, ...]] = ("x",)
+
+    def arrays(self, p: Any) -> NeuronArrays:
+        b, theta, k = p["beta"], p["threshold"], p["drive"]
+        return NeuronArrays(A=[[b]], R=[[-b / 2]], r=[-theta / 2], f=[k * b], B=[1.5 * b], c=[k - 0.6])
+
+
+@dataclass(frozen=True)
+class Coupled(Neuron):
+    """Three states that all read one another, by new or old values; the reset reads all of them if it is detached."""
+
+    beta: Any = parameter(0.9, "decay", low=0, high=1)
+    drive: Any = parameter(0.2, "constant")
+    ordered: bool = True
+    states: ClassVar[tuple[str, ...]] = ("x", "y", "z")
+
+    def arrays(self, p: Any) -> NeuronArrays:
+        b, theta, k = p["beta"], p["threshold"], p["drive"]
+        other = 0.2 if self.detach_reset else 0
+        return NeuronArrays(
+            A=[[b, 0.4, -0.3], [0.3 * k, b * b, 0.2], [0.1, k - b, 0.5]],
+            R=[[-b / 2, 0, other], [-0.1, other, 0], [0, 0, 0]],
+            r=[-theta, 0, 0.3 * theta],
+            f=[0, k, -0.2],
+            B=[0, 1, 0.5 * b],
+            c=[0.1 * k, 0, -0.2],
+            sequential=self.ordered,
+        )
+
+
+@dataclass(frozen=True)
+class Chain(Neuron):
+    """Four states, each of which drives the one before; few entries."""
+
+    beta: Any = parameter(0.9, "decay", low=0, high=1)
+    ordered: bool = True
+    states: ClassVar[tuple[str, ...]] = ("x", "y", "z", "w")
+
+    def arrays(self, p: Any) -> NeuronArrays:
+        b = p["beta"]
+        A = [[b, 1 - b, 0, 0], [0, b, 0.8, 0], [0, 0, 0.7, 0.9], [0.05, 0, 0, 0.6]]
+        return NeuronArrays(
+            A=A, r=[-p["threshold"], 0, 0, 0], f=[0, 0, 0, -b], B=[0.8, 0, 0, 1], sequential=self.ordered
+        )
+
+
+@dataclass(frozen=True)
+class Filter(Neuron):
+    """A readout of two states, with a constant."""
+
+    beta: Any = parameter(0.9, "decay", low=0, high=1)
+    alpha: Any = parameter(0.8, "decay of the current", low=0, high=1)
+    ordered: bool = True
+    fires: ClassVar[bool] = False
+    states: ClassVar[tuple[str, ...]] = ("x", "y")
+
+    def arrays(self, p: Any) -> NeuronArrays:
+        b, a = p["beta"], p["alpha"]
+        return NeuronArrays(A=[[b, 1 - b], [0, a]], B=[0, 1], c=[0.1 * a, 0], sequential=self.ordered)
+
+
 def populations() -> list[Any]:
     """Every model, reset and surrogate; every other one differentiates through the reset."""
-    made = [LI(61, gain=1.3)]
+    made: list[Any] = [LI(61, gain=1.3), Filter(61), Filter(61, ordered=False)]
     for model in (LIF, CubaLIF):
         for k, (reset, decays) in enumerate(RESETS):
             for j, kind in enumerate(KINDS):
                 slope = {"straight_through": 1.0, "triangle": 0.4, "boxcar": 0.3}.get(kind, 2.0)
                 more = {"reset": reset, "reset_decays": decays, "detach_reset": (k + j) % 2 == 0, "gain": 0.9}
                 made.append(model(61, surrogate=Surrogate(kind, slope), **more))
+    for detach in (True, False):
+        more = {"detach_reset": detach, "surrogate": Surrogate("fast_sigmoid", 2.0)}
+        for order, reset in itertools.product(ORDERS, ("zero", "subtract")):
+            if (order, reset) != ("sparch", "zero"):
+                made.append(AdLIF(61, order=order, reset=reset, q=2.0, gain=3.0, **more))
+        made += [Resonator(61, gain=0.9, **more), One(61, **more)]
+        made += [model(61, ordered=ordered, **more) for model in (Coupled, Chain) for ordered in (True, False)]
     return made
 
 
 @pytest.mark.parametrize("population", populations(), ids=lambda p: f"{type(p).__name__}")
-def test_kernels_are_those_of_the_cpu(population: LI | Population, on_cuda: ModuleType) -> None:
+def test_kernels_are_those_of_the_cpu(population: Neuron, on_cuda: ModuleType) -> None:
     """In float32 the forward pass to the bit: no spike may differ. The rest to a few roundings."""
-    fresh = isinstance(population, Population) and population.detach_reset
+    fresh = type(population).fires and population.detach_reset
     want, got = (run_kernels(kit, population, torch.float32, fresh) for kit in (on_cpu, on_cuda))
     assert set(got) == set(want)
     if "fired" in want:
         assert 0.05 < want["fired"].float().mean() < 0.8
-    for name in ("v", "i_syn", "v_rows", "i_syn_rows", "out", "fired"):
+    for name in ("out", "fired", *population.states, *(f"{state}_rows" for state in population.states)):
         if name in want:
             assert torch.equal(got[name], want[name]), name
     for name, x in want.items():
@@ -130,12 +207,25 @@ def test_kernels_are_those_of_the_cpu(population: LI | Population, on_cuda: Modu
 
 
 def deep_network() -> Network:
-    """Delays, a skip connection, recurrence, both models, everything learnt."""
+    """Delays, a skip connection, recurrence, several models, everything learnt."""
     return Network(
         {
             "input": parse_net("13-2").populations["input"],
             "a": LIF(33, recurrent=True, grad_threshold=0.5, bias=True, learn_beta=True),
             "b": CubaLIF(17, alpha=0.7, reset="zero", grad_threshold=0.5, learn_threshold=True, learn_alpha=True),
+            "c": AdLIF(
+                9,
+                q=2.0,
+                gain=15.0,
+                recurrent=True,
+                grad_threshold=0.5,
+                detach_reset=False,
+                learn_beta=True,
+                learn_rho=True,
+                learn_a=True,
+                learn_b=True,
+                learn_threshold=True,
+            ),
             "out": LI(3, beta=0.8, learn_beta=True),
         },
         (
@@ -144,6 +234,8 @@ def deep_network() -> Network:
             Connection("a", "b", 1),
             Connection("a", "out", 3),
             Connection("b", "out"),
+            Connection("input", "c"),
+            Connection("c", "out"),
         ),
     )
 
@@ -283,38 +375,40 @@ def test_nobody_there() -> None:
 
 def test_operators_keep_what_they_promise(on_cuda: ModuleType) -> None:
     """PyTorch's own checks: what is written is declared, and shapes are known without memory."""
-    current, row, v = (x.to(DEVICE) for x in (torch.rand(4, 2, 3), torch.full((3,), 0.9), torch.zeros(2, 3)))
-    rows = torch.rand(5, 2, 3, device=DEVICE)
+    population, device = CubaLIF(3), DEVICE
+    dynamics, row = Dynamics.of(population), torch.full((3,), 0.9, device=device)
+    learnt = ["alpha", "beta"]
+    neuron = Numbers.of(population, {p.name: row for p in population.parameters}, row, learnt)
+    shape, current, checks = dynamics.shape, torch.rand(4, 2, 3, device=device), ("test_schema", "test_faketensor")
+    layout = (list(shape.entries), list(shape.ones), shape.fires, shape.in_order)
+
+    def two(*size: int) -> list[torch.Tensor]:
+        return [torch.rand(size, device=device) for _ in range(2)]
+
     torch.library.opcheck(
         torch.ops.sparsesnn.dense_forward.default,
-        (current, None, row, row, v, None, torch.empty_like(current), None, rows.clone(), None, 0, 0, 1.0),
-        test_utils=("test_schema", "test_faketensor"),
+        (current, neuron.entries, two(2, 3), two(5, 2, 3), torch.empty_like(current), None, True, *layout),
+        test_utils=checks,
     )
     torch.library.opcheck(
         torch.ops.sparsesnn.dense_backward.default,
         (
-            *(rows, None, current, None, row, row, row, v, None, torch.empty_like(current)),
-            *(v.clone(), None, None, None, 0, 0, True, 0, 10.0, 1.0),
+            *(two(5, 2, 3), current, current.clone(), neuron.entries, neuron.derivatives, row, two(2, 3)),
+            *(torch.empty_like(current), torch.zeros(2, 3, device=device), two(2, 3), False, *layout, True, 0, 10.0),
         ),
-        test_utils=("test_schema", "test_faketensor"),
+        test_utils=checks,
     )
 
 
 def test_listed_means_fired_or_above(on_cuda: ModuleType) -> None:
     """With θ_grad above θ a neuron that fired still gets its gradient."""
     one, rows = torch.ones(1, device=DEVICE), torch.tensor([0.0, 2.0], device=DEVICE).view(2, 1, 1)
-    neuron, d_current = Numbers((one, one), 9 * one), torch.empty(1, 1, 1, device=DEVICE)
-    dynamics = Dynamics.of(LIF(1, grad_threshold=-math.inf))
+    population, d_current = LIF(1, grad_threshold=-math.inf), torch.empty(1, 1, 1, device=DEVICE)
+    dynamics, neuron = Dynamics.of(population), Numbers.of(population, {"beta": one, "threshold": one}, 9 * one)
     on_cuda.backward(
         dynamics, neuron, one.view(1, 1, 1), rows=(rows,), d_state=(0 * one.view(1, 1),), d_current=d_current
     )
     assert d_current.item() == pytest.approx(1 / (10 * 1 + 1) ** 2)
-
-
-def test_other_models_are_refused_by_name(on_cuda: ModuleType) -> None:
-    dynamics = replace(Dynamics.of(LIF(1)), kernel="other.zero")
-    with pytest.raises(DescriptionError, match=r"no kernel of the neuron model 'other.zero'; .* 'hoist'"):
-        on_cuda.forward(dynamics, Numbers((), None), torch.ones(1, 1, 1), state=(torch.zeros(1, 1),))
 
 
 COMPILE = """
@@ -323,36 +417,55 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from sparsesnn.engines.dense import triton_kernels as k
+from sparsesnn.engines.dense.triton_ops import places_of
 
-POINTERS = {"current": "*bf16", "d_out": "*bf16", "d_current": "*bf16", "out": "*fp32", "fired": "*u8"}
-CONSTANTS = {"GAIN", "MODEL", "RESET", "BLOCK", "SLOPE", "KIND", "DETACH"}
+TYPES = {"current": "*bf16", "d_out": "*bf16", "d_current": "*bf16", "fired_out": "*u8", "fresh": "i32", "n_steps": "i32",
+         "size": "i32", "n": "i32"}
 
-def compile(kernel, absent, **constants):
+def compile(kernel, **given):
     names = kernel.arg_names
-    types = {name: POINTERS.get(name, "*fp32") for name in names} | dict.fromkeys(("n_steps", "size", "n"), "i32")
-    values = {**dict.fromkeys(absent), **{name: x for name, x in constants.items() if name in names}}
-    if "constexprs" in inspect.signature(ASTSource).parameters:
-        signature = {name: "constexpr" if name in values else types[name] for name in names}
-        source = ASTSource(kernel, signature, constexprs={(names.index(name),): x for name, x in values.items()})
-    else:  # Triton 3.2
-        source = ASTSource(kernel, {name: types[name] for name in names if name not in values}, constants=values)
+    signature, constants = {}, {}
+    for at, name in enumerate(names):
+        if name in ("state", "d_state", "rows", "d_parameters"):
+            signature[name] = ("*fp32",) * given[name]
+        elif name in given:
+            signature[name], constants[at,] = "constexpr", given[name]
+        else:
+            signature[name] = TYPES.get(name, "*fp32")
+    source = ASTSource(kernel, signature, constexprs=constants)
     made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"enable_fp_fusion": False})
     assert made.asm["cubin"]
-    assert not re.search(r"\\\\bfma\\\\.", made.asm["ptx"]), "a multiply-add was contracted"
+    assert not re.search(r"\\bfma\\.", made.asm["ptx"]), "a multiply-add was contracted"
 
-more = {"GAIN": 0.9, "SLOPE": 10.0, "BLOCK": 128}
-for reset in range(4):
-    compile(k.forward_kernel, [], MODEL=1, RESET=reset, **more)
-compile(k.forward_kernel, ["alpha", "i_state", "out", "v_rows", "i_rows"], MODEL=0, RESET=0, **more)
-compile(k.forward_kernel, ["alpha", "theta", "i_state", "fired", "v_rows", "i_rows"], MODEL=2, RESET=3, **more)
-for reset, detach in itertools.product(range(4), (True, False)):
-    compile(k.backward_kernel, [], MODEL=1, RESET=reset, KIND=0, DETACH=detach, **more)
-for kind in range(1, 6):
-    compile(k.backward_kernel, [], MODEL=1, RESET=0, KIND=kind, DETACH=True, **more)
-sums = ["d_bias", "d_alpha", "d_beta", "d_threshold"]
-compile(k.backward_kernel, ["i_rows", "alpha", "d_i_state", *sums], MODEL=0, RESET=0, KIND=0, DETACH=True, **more)
-absent = ["v_rows", "i_rows", "alpha", "theta", "theta_grad", "d_i_state", *sums]
-compile(k.backward_kernel, absent, MODEL=2, RESET=3, KIND=0, DETACH=True, **more)
+def shape(text, n_states, fires=True, in_order=False, ones=()):
+    return places_of(tuple(text.split()), ones, n_states, fires, in_order)
+
+def every(n):
+    one = [str(r) for r in range(n)]
+    two = [a + b for a in one for b in one]
+    return " ".join([*("A" + x for x in two), *("R" + x for x in two), *(x + r for x in "urfBc" for r in one), "order threshold"])
+
+SHAPES = {
+    "readout": (1, shape("A00 B0", 1, False)),
+    "zero": (1, shape("A00 R00 B0 threshold", 1)),
+    "current": (2, shape("A00 A01 A11 u0 threshold", 2, True, True, ("B1",))),
+    "adaptive": (2, shape("A00 A01 A10 A11 u0 u1 r1 f1 B0 threshold", 2, True, True)),
+    "any 4": (4, shape(every(4), 4)),
+    "any 4, readout": (4, shape(every(4), 4, False, True)),
+}
+for n, places in SHAPES.values():
+    fires, more = places.threshold is not None, {"AT": places, "BLOCK": 128}
+    compile(k.forward_kernel, state=n, rows=n, **({} if fires else {"fired_out": None}), **more)
+    compile(k.forward_kernel, state=n, rows=0, out=None, **more)
+    more |= {} if fires else {"grad_threshold": None}
+    for detach in (True, False):
+        more |= {"SLOPE": 10.0, "KIND": 0, "DETACH": detach}
+        compile(k.backward_kernel, rows=n, d_state=n, d_parameters=2, **more)
+        absent = dict.fromkeys(("current", "derivatives", "d_bias"))
+        compile(k.backward_kernel, rows=int(fires), d_state=n, d_parameters=0, **absent, **more)
+for kind in range(1, 7):
+    n, places = SHAPES["zero"]
+    compile(k.backward_kernel, rows=n, d_state=n, d_parameters=1, AT=places, KIND=kind, SLOPE=10.0, DETACH=True, BLOCK=128)
 print("compiled")
 """
 

@@ -144,102 +144,40 @@ MODEL_PY = '''"""Perfect integrate-and-fire neurons."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Tuple
+from typing import Any, ClassVar, Mapping, Tuple
 
-from sparsesnn.layers.declaration import THRESHOLD, Parameter
-from sparsesnn.layers.equations import Pulled
-from sparsesnn.layers.lif import Population
+from sparsesnn.layers.arrays import NeuronArrays
+from sparsesnn.layers.neuron import Neuron
+from sparsesnn.options import option
 
 
 @dataclass(frozen=True)
-class Perfect(Population):
+class Perfect(Neuron):
     """v[t] = v[t-1] - θ·s[t-1] + gain·i[t]."""
+
+    gain: float = option(1.0, "factor on the input current")
 
     letter: ClassVar[Tuple[str, str]] = ("p", "without a leak")
     states: ClassVar[Tuple[str, ...]] = ("v",)
-    parameters: ClassVar[Tuple[Parameter, ...]] = (THRESHOLD,)
-    beta: ClassVar[None] = None
-    learn_beta: ClassVar[bool] = False
 
-    @property
-    def kernel(self) -> str:
-        return "perfect"
-
-    def step(self, p: Any, states: Any, reset: Any, s: Any, i: Any) -> Any:
-        return (states[0] - p["threshold"] * reset + self.gain * i,)
-
-    def pull(self, p: Any, states: Any, reset: Any, s: Any, i: Any, d: Any) -> Pulled:
-        return Pulled((d[0],), -p["threshold"] * d[0], 0, self.gain * d[0], {"threshold": -reset * d[0]})
+    def arrays(self, p: Mapping[str, Any]) -> NeuronArrays:
+        return NeuronArrays(A=[[1]], r=[-p["threshold"]], B=[self.gain])
 '''
 
-MODEL_H = """// Perfect integrate-and-fire: v ← v - θ·s + g·i.
-#pragma once
 
-#include "neuron.h"
-
-namespace sparsesnn::SPARSESNN_ISA {
-
-struct Perfect {
-  static constexpr const char* name = "perfect";
-  static constexpr const char* state_names[] = {"v"};
-  static constexpr const char* parameter_names[] = {"threshold"};
-  static constexpr int n_states = 1, n_parameters = 1, n_constants = 1;
-  static constexpr Index<0> v{}, threshold{}, gain{};
-  static constexpr bool adds_q = false, reads_x = false, feeds_spikes = false, fused = false;
-
-  template <class Z, class P, class C, class R, class S, class I>
-  static void step(Z* z, const P& p, const C* c, R reset_by, S, const I& i) {
-    z[v] = z[v] - where(reset_by, p[threshold]) + c[gain] * i;
-  }
-
-  template <class F>
-  static void adjoint(F*, const F*, const F*) {}
-
-  template <class F>
-  static F adjoint(F* d, const F* p, const F*, const At<F>& at) {
-    const F by_spike = at.q - at.sigma * (at.through * p[threshold] * d[v]);
-    d[v] = d[v] + by_spike;
-    return by_spike;
-  }
-
-  template <class F>
-  static F d_current(const F* d, const F*, const F* c) {
-    return c[gain] * d[v];
-  }
-
-  template <class F>
-  static F by_parameter(int, const F* d, const F*, const F*, const F*, Fired<F> s, F) {
-    return -where(s, d[v]);
-  }
-};
-
-}  // namespace sparsesnn::SPARSESNN_ISA
-"""
-
-PERFECT = "network = ss.Network.chain(ss.Input(7), layers.Perfect(9, grad_threshold=0.5), ss.LI(2))"
-
-
-def add_perfect(tree: Path) -> None:
+def test_a_neuron_model(tree: Path) -> None:
     edits = {
         "sparsesnn/layers/perfect.py": new(MODEL_PY),
         "sparsesnn/layers/__init__.py": lambda before: before.replace(
             "\n__all__", "\nfrom sparsesnn.layers.perfect import Perfect\n\n__all__", 1
         ).replace("(Input, ", "(Input, Perfect, ", 1),
-        "codelets/neuron/perfect.h": new(MODEL_H),
-        "codelets/neuron/models.h": lambda before: before.replace(
-            '#include "lif.h"', '#include "lif.h"\n#include "perfect.h"', 1
-        ).replace("using Models = List<", "using Models = List<Perfect, ", 1),
     }
-    add(tree, "A neuron model", "perfect", edits, at_most=4)
-
-
-def test_a_neuron_model(tree: Path) -> None:
-    add_perfect(tree)
-    modes = [("dense", {"dense_mode": mode}) for mode in ("step", "hoist")]
+    add(tree, "A neuron model", "perfect", edits, at_most=2)
+    backends = [("cpu", {}), *(("dense", {"dense_mode": mode}) for mode in ("step", "hoist", "fused"))]
     code = f"""
 from sparsesnn import layers
-{PERFECT}
-compare(network, {modes!r})
+network = ss.Network.chain(ss.Input(7), layers.Perfect(9, grad_threshold=0.5), ss.LI(2))
+compare(network, {backends!r})
 assert ss.Network.from_json(network.to_json()) == network
 assert ss.parse_net("7-9p-2", beta=0.5).populations["hidden"] == layers.Perfect(9)
 try:
@@ -251,13 +189,6 @@ else:
 print("fine")
 """
     assert python(tree, code) == "fine\n"
-
-
-@pytest.mark.slow
-def test_the_header_of_a_neuron_model(tree: Path) -> None:
-    """tests/cpp/test_neuron.cpp compares the adjoint of every model in the list with dual numbers."""
-    add_perfect(tree)
-    compiled(tree, ROOT / "tests/cpp/test_neuron.cpp")
 
 
 ODD: dict[str, Edit] = {
@@ -347,13 +278,12 @@ for one, other in zip(*found):
 
 
 @pytest.mark.slow
-def test_a_neuron_model_and_a_transform_in_the_engine(tree: Path) -> None:
+def test_a_transform_in_the_engine(tree: Path) -> None:
     """The engine built again, for the plainest instruction set."""
     for needed in ("cmake", "ninja"):
         if shutil.which(needed) is None:
             pytest.skip(f"there is no {needed}")
     nanobind = pytest.importorskip("nanobind", reason="nanobind is needed to build the engine")
-    add_perfect(tree)
     add(tree, "A transform of lists", "odd", ODD, at_most=2)
     defined = {
         "nanobind_DIR": nanobind.cmake_dir(),
@@ -371,10 +301,6 @@ def test_a_neuron_model_and_a_transform_in_the_engine(tree: Path) -> None:
     module = next(build.glob("_core*.so"))
     shutil.copy(module, tree / "sparsesnn" / Path(_core.__file__).name)
     code = f"""
-from sparsesnn import layers
-{PERFECT}
-assert "perfect" in _core.neuron_models()
-compare(network, [("cpu", {{}}), ("dense", {{"dense_mode": "fused"}})])
 {ODD_RUNS}
 print("fine")
 """

@@ -6,8 +6,9 @@ import math
 import os
 import re
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -803,3 +804,53 @@ def test_pruned_weights_are_written_as_a_pass_reads_them() -> None:
         for kind in ("weight", "bias"):
             if hasattr(node, kind):
                 np.testing.assert_array_equal(getattr(graph.nodes[name], kind), getattr(node, kind))
+
+
+# ---- models of a person's own ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Written(ss.Neuron):
+    """A leaky neuron that says how NIR writes it."""
+
+    beta: ss.PerNeuron = ss.parameter(0.9, "decay", low=0, high=1)
+    states: ClassVar = ("v",)
+
+    def arrays(self, p: Any) -> ss.NeuronArrays:
+        return ss.NeuronArrays(A=[[p["beta"]]], R=[[-p["beta"]]], B=[1])
+
+    def to_nir(self, p: Any, dt: float) -> Any:
+        n = len(p["beta"])
+        tau, zeros = dt / (1 - p["beta"]), np.zeros(n)
+        return nir.LIF(tau=tau, r=tau / dt, v_leak=zeros, v_threshold=p["threshold"], v_reset=zeros)
+
+    @classmethod
+    def from_nir(cls, node: Any, dt: float) -> Any:
+        return (
+            cls(len(node.tau), beta=1 - dt / node.tau, threshold=node.v_threshold)
+            if isinstance(node, nir.LIF)
+            else None
+        )
+
+
+def test_a_model_of_ones_own_says_how_it_is_written_and_read() -> None:
+    network = ss.Network.chain(ss.Input(6), Written(5, beta=[0.5, 0.6, 0.7, 0.8, 0.9], recurrent=True), ss.LI(2))
+    options: Any = {"backend": "dense", "dense_mode": "hoist"}
+    model = ss.Model(network, seed=1, **options)
+    graph = ss.nir.to_nir(model, dt=1.0)
+    again = ss.nir.from_nir(graph, source="nir", dt=1.0, neurons=[Written], backend="dense")
+    hidden = again.network.populations["hidden"]
+    assert type(hidden) is Written
+    assert hidden.beta == pytest.approx((0.5, 0.6, 0.7, 0.8, 0.9))
+    assert again.network.is_recurrent("hidden")
+    for name, tensor in model.state_dict().items():
+        if "->" in name:
+            torch.testing.assert_close(again.state_dict()[name], tensor)
+    with pytest.raises(DescriptionError, match="hidden: its model is Written, which snntorch does not have.*to_nir"):
+        ss.nir.to_nir(model, target="snntorch")
+    without = ss.Network.chain(ss.Input(6), ss.AdLIF(5), ss.LI(2))
+    with pytest.raises(DescriptionError, match="hidden: its model is AdLIF, which NIR does not have.*to_nir"):
+        ss.nir.to_nir(ss.Model(without), dt=1.0)
+    full = ss.Network.chain(ss.Input(6), Written(5, capacity=2), ss.LI(2))
+    with pytest.raises(DescriptionError, match="hidden: has a capacity of 2"):
+        ss.nir.to_nir(ss.Model(full), dt=1.0)

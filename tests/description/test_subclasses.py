@@ -11,7 +11,7 @@ import torch
 
 import sparsesnn as ss
 from sparsesnn.errors import DescriptionError
-from sparsesnn.layers import MODELS, Population
+from sparsesnn.layers import MODELS, Neuron
 from sparsesnn.parameters import Incoming
 from sparsesnn.synapses import Conv2d, Dense, Pool, Series, Sparse, Synapses
 
@@ -54,10 +54,10 @@ def test_a_default_that_a_class_does_not_give_its_instances_is_refused() -> None
         ss.Network.chain(ss.Input(3), subclass(ss.LIF, beta=0.5)(4), ss.LI(2))
 
 
-def test_a_model_that_extends_no_known_one_is_refused_with_those_there_are() -> None:
-    mine = subclass(Population, kernel=property(lambda _: "lif.subtract"))
-    with pytest.raises(DescriptionError, match=r"'hidden'.*MyPopulation.*LIF, CubaLIF"):
-        ss.Network.chain(ss.Input(3), mine(4), ss.LI(2))
+def test_a_model_without_arrays_is_refused_with_the_form_of_one() -> None:
+    mine = subclass(Neuron, kernel=property(lambda _: "lif.subtract"))
+    with pytest.raises(DescriptionError, match=r"(?s)MyNeuron.*without arrays.*def arrays"):
+        mine(4)
 
 
 @dataclass(frozen=True)

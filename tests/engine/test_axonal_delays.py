@@ -21,7 +21,7 @@ from sparsesnn.engines.optimizers import Updates, make_optimizer, set_learning_r
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.init import init_activity
 from sparsesnn.ipu.spec import check_network
-from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Population
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Neuron
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.output import Output
 from sparsesnn.reference import Parameters
@@ -47,7 +47,7 @@ def network(learn: bool, recurrent: bool = False, grad_threshold: float = EVERY,
 
 
 def recurrent_network(
-    learn: bool, population: Population | None = None, synapses: Synapses | None = None, grad_threshold: float = EVERY
+    learn: bool, population: Neuron | None = None, synapses: Synapses | None = None, grad_threshold: float = EVERY
 ) -> Network:
     """Two recurrent connections with axonal delays, and one without between them."""
     lif = LIF(37, grad_threshold=grad_threshold, bias=True, surrogate=fast_sigmoid(3.0))
@@ -65,7 +65,7 @@ def recurrent_network(
     )
 
 
-RECURRENT: dict[str, tuple[Population | None, Synapses | None]] = {
+RECURRENT: dict[str, tuple[Neuron | None, Synapses | None]] = {
     "plain": (None, None),
     "exact reset": (LIF(41, reset="zero", detach_reset=False, grad_threshold=EVERY, learn_beta=True), None),
     "current": (CubaLIF(21, alpha=0.4, beta=0.5, grad_threshold=EVERY, bias=True), None),

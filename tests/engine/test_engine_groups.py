@@ -144,7 +144,14 @@ def test_tiles_of_several_ranks_add_up_to_those_of_one(n: int) -> None:
         source = _core.Source(n_pre, 0, np.ascontiguousarray(weight[:, columns]))
         beta = np.full(size, 0.9, np.float32)
         spec = readout_spec(size, width, n, columns.start)
-        call = _core.LayerCall(spec, sources=[source], parameters=[beta], exchange=exchange)
+        call = _core.LayerCall(
+            spec,
+            states=["v"],
+            sources=[source],
+            entries=[beta, np.ones(size, np.float32)],
+            derivatives=[],
+            exchange=exchange,
+        )
         chain = _core.Chain([True])
         chain.add_layer("", call, [0], [True], [], [], False)
         made = chain.forward([given], 20, 11, [(0, 0, None, None, None)])
@@ -189,10 +196,9 @@ def test_edges_of_tiles_ascend() -> None:
 
 def readout_spec(n: int, tile_width: int, population: int, first: int) -> _core.LayerSpec:
     return _core.LayerSpec(
-        model="li",
-        constants=[1.0],
-        learns=[False],
-        ranges=[(0.0, 1.0)],
+        shape="readout",
+        fires=False,
+        n_trained=0,
         detach_reset=True,
         surrogate="straight_through",
         slope=1.0,

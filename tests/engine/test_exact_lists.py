@@ -10,7 +10,7 @@ import torch
 
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import DescriptionError
-from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Population
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Neuron, fires
 from sparsesnn.network import Network, parse_net
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS, Surrogate, boxcar, fast_sigmoid, straight_through, triangle
@@ -27,7 +27,7 @@ def random_network(seed: int, surrogate: Surrogate) -> Network:
     def chosen(*what: object) -> object:
         return what[int(torch.randint(len(what), (), generator=draw))]
 
-    def hidden(n: int) -> Population:
+    def hidden(n: int) -> Neuron:
         model = chosen(LIF, CubaLIF, AdLIF)
         gain = 15.0 if model is AdLIF else 1.0  # its currents count by 1 - beta
         threshold = one(0.3, 1.5) if chosen(True, False) else tuple(one(0.3, 1.5) for _ in range(n))
@@ -40,7 +40,7 @@ def random_network(seed: int, surrogate: Surrogate) -> Network:
 
 
 def listing_all(network: Network) -> Network:
-    spiking = {k: p for k, p in network.populations.items() if isinstance(p, Population)}
+    spiking = {k: p for k, p in network.populations.items() if fires(p)}
     return replace(
         network, populations=network.populations | {k: replace(p, grad_threshold=-math.inf) for k, p in spiking.items()}
     )

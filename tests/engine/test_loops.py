@@ -14,7 +14,7 @@ from sparsesnn.delays import Delays
 from sparsesnn.engines.cpu.wiring import spec_arguments
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ShapeError
-from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Population, Resonator
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Neuron, Resonator
 from sparsesnn.network import Connection, Network
 from sparsesnn.reference import Parameters
 from sparsesnn.spikes import SpikeBatch
@@ -24,7 +24,7 @@ DELAYS = [(1, 5), (3,), (2, 7, 1), (40, 2)]
 #: Loops this strong and a slope of 10 amplify rounding: the reference in float32 is up to 2e-5 from that in float64, and so
 #: are the engine and dense products, which add in orders of their own; PyTorch's depend on the processor.
 ROUNDING = 1e-4
-MODELS: list[tuple[type[Population], dict[str, Any]]] = [
+MODELS: list[tuple[type[Neuron], dict[str, Any]]] = [
     (LIF, {}),
     (LIF, {"reset": "zero", "detach_reset": False}),
     (CubaLIF, {"learn_alpha": True}),
@@ -33,7 +33,7 @@ MODELS: list[tuple[type[Population], dict[str, Any]]] = [
 ]
 
 
-def network_of(delays: tuple[int, ...], population: Population) -> Network:
+def network_of(delays: tuple[int, ...], population: Neuron) -> Network:
     loops = tuple(Connection("b", "b", delay) for delay in delays)
     return Network(
         {"a": Input(19), "b": population, "c": LI(5)}, (Connection("a", "b", 1), *loops, Connection("b", "c"))
@@ -71,7 +71,7 @@ def gradients_of(model: Model, spikes: SpikeBatch) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("delays", DELAYS, ids=str)
 @pytest.mark.parametrize(("kind", "more"), MODELS, ids=str)
 def test_the_engine_gives_the_gradients_of_autograd(
-    kind: type[Population], more: dict[str, Any], delays: tuple[int, ...]
+    kind: type[Neuron], more: dict[str, Any], delays: tuple[int, ...]
 ) -> None:
     for seed, n in enumerate((37, 70)):
         network = network_of(delays, kind(n, grad_threshold=-math.inf, learn_beta=True, bias=True, **more))
@@ -242,7 +242,9 @@ def test_a_loop_without_delay_is_refused() -> None:
     call = _core.LayerCall(
         _core.LayerSpec(**spec_arguments(layer, False, set())),  # type: ignore[arg-type]
         sources=[_core.Source(19, 0, np.zeros((19, 16), np.float32))],
-        parameters=[number, number],
+        states=["v"],
+        entries=4 * [number],
+        derivatives=[],
         grad_threshold=number,
         loops=[_core.Loop(np.zeros((16, 16), np.float32), 0)],
     )

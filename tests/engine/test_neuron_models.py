@@ -12,9 +12,11 @@ import torch
 
 from sparsesnn import _core, reference
 from sparsesnn.engines.cpu import wiring as engine
+from sparsesnn.engines.entries import shape_of
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError, ShapeError
-from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Population, Resonator
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Neuron, Resonator
+from sparsesnn.layers.arrays import structure
 from sparsesnn.network import Network
 from sparsesnn.options import options_of
 from sparsesnn.spikes import SpikeBatch
@@ -30,20 +32,27 @@ DESCRIBED = [
 ]
 
 
-@pytest.mark.parametrize("population", DESCRIBED, ids=lambda p: p.kernel)
-def test_engine_and_description_agree(population: LI | Population) -> None:
-    states, parameters, n_constants = _core.neuron_models()[population.kernel]
-    assert states == population.states
-    assert parameters == tuple(p.name for p in population.parameters)
-    assert n_constants == len(population.constants)
+def name_of(population: Neuron) -> str:
+    """The name of a case: the model, and the options that choose its arrays."""
+    options = [str(getattr(population, name, "")) for name in ("order", "reset_rule")]
+    return "-".join([type(population).__name__, *filter(None, options)])
 
 
-def test_every_model_has_a_description() -> None:
-    assert sorted(_core.neuron_models()) == sorted(p.kernel for p in DESCRIBED)
+@pytest.mark.parametrize("population", DESCRIBED, ids=name_of)
+def test_every_entry_has_a_place_in_the_shape(population: Neuron) -> None:
+    shape, arrays = shape_of(population), structure(population)
+    for name in set(arrays.entries) - set(arrays.ones):
+        assert name in shape.entries or (name[0] == "r" and f"u{name[1:]}" in shape.entries), name
 
 
-@pytest.mark.parametrize("population", DESCRIBED, ids=lambda p: p.kernel)
-def test_what_an_option_trains_is_a_parameter(population: LI | Population) -> None:
+def test_models_of_ours_have_shapes_of_their_own() -> None:
+    """The shapes with every entry are for other models."""
+    used = {name_of(p): shape_of(p).name for p in DESCRIBED if getattr(p, "order", "") != "explicit"}
+    assert not [name for name, shape in used.items() if shape.startswith("any")], used
+
+
+@pytest.mark.parametrize("population", DESCRIBED, ids=name_of)
+def test_what_an_option_trains_is_a_parameter(population: Neuron) -> None:
     """A model without β takes `beta` and `learn_beta` out of what it extends, or they would be ignored."""
     trains = {name.removeprefix("learn_") for name in options_of(type(population)) if name.startswith("learn_")}
     assert trains == {p.name for p in population.parameters}
@@ -59,43 +68,47 @@ def spec(**change: Any) -> _core.LayerSpec:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(DescriptionError, match=r"model is 'lif.half'; allowed: lif.subtract, .*, li"):
-        spec(model="lif.half")
+    with pytest.raises(DescriptionError, match=r"shape is 'half'; allowed: readout, .*, any 4"):
+        spec(shape="half")
     with pytest.raises(DescriptionError, match=r"surrogate is 'step'; allowed: fast_sigmoid, .*, boxcar"):
         spec(surrogate="step")
+    with pytest.raises(ShapeError, match=r"fires is true; the shape 'readout' allows the opposite"):
+        spec(shape="readout")
+    with pytest.raises(ShapeError, match=r"n_trained is 17; allowed: 0 to 16"):
+        spec(n_trained=17)
 
 
-def test_wrong_numbers_of_constants_and_learns() -> None:
-    with pytest.raises(ShapeError, match=r"constants has 2 values; model 'cuba_lif.subtract' needs 1"):
-        spec(constants=[1.0, 2.0])
-    with pytest.raises(ShapeError, match=r"learns has 2 values; model 'cuba_lif.subtract' needs 3"):
-        spec(learns=[True, False])
-
-
-def test_wrong_numbers_of_parameters_and_states() -> None:
+def test_wrong_numbers_of_entries_derivatives_and_states() -> None:
     n = np.ones(17, np.float32)
     lists = _core.Lists(np.zeros(2, np.int64), np.empty(0, np.uint16), np.zeros(1, np.int32))
     source = _core.Source(5, 0, np.zeros((5, 17), np.float32))
 
-    def call(parameters: list[Any], state: list[Any] | None) -> None:
-        layer = _core.LayerCall(spec(), sources=[source], parameters=parameters, grad_threshold=n)
+    def call(state: list[Any] | None, states: tuple[str, ...] = ("v", "i_syn"), **change: Any) -> None:
+        arrays = {"entries": [n] * 5, "derivatives": [], **change}
+        layer = _core.LayerCall(spec(), states=states, sources=[source], grad_threshold=n, **arrays)
         chain = _core.Chain([False])
         chain.add_layer("", layer, [0], [False], [], [], False)
         chain.forward([lists], 1, 1, [(0, 0, state, None, None)])
 
-    with pytest.raises(ShapeError, match=r"2 parameters are given; .* has 3: beta, alpha, threshold"):
-        call([n, n], None)
-    with pytest.raises(ShapeError, match=r"1 states are given; .* has 2: v, i_syn"):
-        call([n, n, n], [n[None]])
+    with pytest.raises(ShapeError, match=r"2 entries are given; the shape 'current.subtract' has 5"):
+        call(None, entries=[n, n])
+    with pytest.raises(ShapeError, match=r"2 derivatives are given; the shape 'current.subtract' has 5"):
+        call(None, derivatives=[[n, n]])
+    with pytest.raises(ShapeError, match=r"got derivatives by 1 parameters; 0 are trained"):
+        call(None, derivatives=[[None] * 5])
+    with pytest.raises(ShapeError, match=r"states has 1 names; allowed: 2"):
+        call(None, states=("v",))
+    with pytest.raises(ShapeError, match=r"1 states are given; .* has 2"):
+        call([n[None]])
     with pytest.raises(ShapeError, match=r"state i_syn has shape \[2, 17\]; give \[1, 17\]"):
-        call([n, n, n], [n[None], np.ones((2, 17), np.float32)])
-    call([n, n, n], [n[None], n[None]])
+        call([n[None], np.ones((2, 17), np.float32)])
+    call([n[None], n[None]])
 
 
 # ---- every model on every path -----------------------------------------------------------------------------------------
 
 
-def network_of(population: LI | Population, detach: bool) -> Network:
+def network_of(population: Neuron, detach: bool) -> Network:
     """Two populations of the model, the first one recurrent; all parameters learn, and all neurons are listed."""
     known = options_of(type(population))
 
@@ -134,8 +147,8 @@ def gradients_of(network: Network, spikes: SpikeBatch, **options: Any) -> tuple[
 
 
 @pytest.mark.parametrize("detach", [True, False])
-@pytest.mark.parametrize("population", DESCRIBED, ids=lambda p: p.kernel)
-def test_gradients_of_every_path_are_those_of_autograd(population: LI | Population, detach: bool) -> None:
+@pytest.mark.parametrize("population", DESCRIBED, ids=name_of)
+def test_gradients_of_every_path_are_those_of_autograd(population: Neuron, detach: bool) -> None:
     network = network_of(population, detach)
     generator = torch.Generator().manual_seed(2)
     spikes = SpikeBatch.from_dense((torch.rand(13, 3, 19, generator=generator) < 0.3).float())
@@ -150,8 +163,8 @@ def test_gradients_of_every_path_are_those_of_autograd(population: LI | Populati
 
 
 @pytest.mark.parametrize("detach", [True, False])
-@pytest.mark.parametrize("population", DESCRIBED, ids=lambda p: p.kernel)
-def test_gradients_are_those_of_the_reference(population: LI | Population, detach: bool) -> None:
+@pytest.mark.parametrize("population", DESCRIBED, ids=name_of)
+def test_gradients_are_those_of_the_reference(population: Neuron, detach: bool) -> None:
     network = network_of(population, detach)
     generator = torch.Generator().manual_seed(2)
     spikes = SpikeBatch.from_dense((torch.rand(13, 3, 19, generator=generator) < 0.3).float())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,7 +16,19 @@ from hypothesis import strategies as st
 
 from sparsesnn import reference, rotation
 from sparsesnn.engines.module import Layer, Model
-from sparsesnn.layers import LI, LIF, CubaLIF, Input, Population
+from sparsesnn.layers import (
+    LI,
+    LIF,
+    AdLIF,
+    CubaLIF,
+    Input,
+    Membrane,
+    Neuron,
+    NeuronArrays,
+    PerNeuron,
+    Resonator,
+    parameter,
+)
 from sparsesnn.network import Connection, Network
 from sparsesnn.reference import Parameters
 from sparsesnn.spikes import SpikeBatch
@@ -31,16 +44,54 @@ SLOPES = {
     "boxcar": 0.3,
     "exponential": 2.0,
 }
+#: ranges of parameters
+DRAWN = {"beta": (0.6, 0.95), "alpha": (0.3, 0.8), "threshold": (0.6, 1.0)}
 RESETS = [("subtract", False), ("subtract", True), ("zero", False), ("none", False)]
 T, B, N = 6, 3, 5
 Replaced = Callable[[np.ndarray], tuple[Parameters, list[np.ndarray]]]
 N_PRE = (4, 3)
 
 
+@dataclass(frozen=True)
+class Adapted(Neuron):
+    """A model of one's own: a spike drives a second state, whose reset reads it; attached, the reset reads the first alone."""
+
+    beta: PerNeuron = parameter(0.9, "decay of the potential", low=0, high=1)
+    rho: PerNeuron = parameter(0.7, "decay of the adaptation", low=0, high=1)
+    strength: float = 0.8
+    states: ClassVar[tuple[str, ...]] = ("x", "a")
+
+    def arrays(self, p: Mapping[str, Any]) -> NeuronArrays:
+        k, b, r = self.strength, p["beta"], p["rho"]
+        return NeuronArrays(
+            A=[[b, k * (b - r)], [0, r]],
+            R=[[-0.2 * b, -k if self.detach_reset else 0], [0.3 * r, 0]],
+            r=[-p["threshold"], 0.1],
+            f=[-k * (1 - r), 1 - r],
+            B=[1, 0],
+            c=[0, 0.1 * b],
+        )
+
+
+#: models beyond LIF and CubaLIF, which the tests below take in all their forms
+OTHERS: list[tuple[type[Neuron], dict[str, Any]]] = [
+    *(
+        (AdLIF, {"order": o, "reset": r, "q": 3.0, "gain": 9.0})
+        for o in ("symplectic", "explicit")
+        for r in ("zero", "subtract")
+    ),
+    (AdLIF, {"order": "sparch", "q": 3.0, "gain": 9.0}),
+    (Resonator, {}),
+    (Adapted, {}),
+]
+
+
 def make_parameters(
-    model: type[Population], rng: np.random.Generator, *, delays: tuple[int, ...], per_neuron: bool, **arguments: object
+    model: type[Neuron], rng: np.random.Generator, *, delays: tuple[int, ...], per_neuron: bool, **arguments: object
 ) -> Parameters:
-    population = model(N, grad_threshold=arguments.pop("grad_threshold", -math.inf), bias=True, gain=0.8, **arguments)
+    if issubclass(model, Membrane):
+        arguments = {"gain": 0.8, **arguments}
+    population = model(N, grad_threshold=arguments.pop("grad_threshold", -math.inf), bias=True, **arguments)
     shape = (N,) if per_neuron else ()
     return Parameters(
         population=population,
@@ -49,11 +100,7 @@ def make_parameters(
         loops=(rng.normal(0, 0.5, (N, N)),) if population.recurrent else (),
         loop_delays=(1,) if population.recurrent else (),
         bias=rng.normal(0, 0.1, N),
-        neuron={
-            "beta": rng.uniform(0.6, 0.95, shape),
-            **({"alpha": rng.uniform(0.3, 0.8, shape)} if model is CubaLIF else {}),
-            "threshold": rng.uniform(0.6, 1.0, shape),
-        },
+        neuron={q.name: rng.uniform(*DRAWN.get(q.name, (0.2, 0.8)), shape) for q in population.parameters},
         grad_threshold=np.full(shape, population.grad_threshold),
     )
 
@@ -115,9 +162,7 @@ def check_central_differences(p: Parameters, inputs: list[np.ndarray], rng: np.r
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("reset", "reset_decays"), RESETS)
 @pytest.mark.parametrize("model", [LIF, CubaLIF])
-def test_backward_against_central_differences(
-    model: type[Population], reset: str, reset_decays: bool, kind: str
-) -> None:
+def test_backward_against_central_differences(model: type[Neuron], reset: str, reset_decays: bool, kind: str) -> None:
     rng = np.random.default_rng(KINDS.index(kind))
     for detach, recurrent, delays in [(True, True, (0, 1)), (False, True, (2,)), (False, False, (1,))]:
         p = make_parameters(
@@ -132,6 +177,16 @@ def test_backward_against_central_differences(
             recurrent=recurrent,
         )
         check_central_differences(p, make_inputs(rng, delays), rng)
+
+
+@pytest.mark.parametrize("detach", [True, False])
+@pytest.mark.parametrize(("model", "more"), OTHERS)
+def test_every_model_against_central_differences(model: type[Neuron], more: dict[str, Any], detach: bool) -> None:
+    rng = np.random.default_rng(1)
+    more = {**more, "detach_reset": detach, "surrogate": Surrogate("atan", 2.0), "recurrent": True}
+    for per_neuron in (True, False):
+        p = make_parameters(model, rng, delays=(0, 1), per_neuron=per_neuron, **more)
+        check_central_differences(p, make_inputs(rng, (0, 1)), rng)
 
 
 def test_network_backward_against_central_differences() -> None:
@@ -181,9 +236,9 @@ def test_network_backward_against_central_differences() -> None:
 # ---- link 2: the surrogate backward against autograd --------------------------------------------------------------
 
 
-def dense_layer(p: Parameters) -> Layer:
+def dense_layer(p: Parameters, **options: Any) -> Layer:
     """A float64 dense layer with the numbers of `p`; β, α and θ are leaves that collect a gradient."""
-    layer = Layer(p.population, [len(w) for w in p.weights], delays=p.delays, backend="dense").double()
+    layer = Layer(p.population, [len(w) for w in p.weights], delays=p.delays, backend="dense", **options).double()
     with torch.no_grad():
         for weight, value in zip(layer.sender_weights, p.weights, strict=True):
             weight.copy_(torch.from_numpy(value))
@@ -202,10 +257,35 @@ def dense_layer(p: Parameters) -> Layer:
     return layer
 
 
+@pytest.mark.parametrize("detach", [True, False])
+@pytest.mark.parametrize(("model", "more"), OTHERS)
+def test_every_model_against_autograd(model: type[Neuron], more: dict[str, Any], detach: bool) -> None:
+    rng = np.random.default_rng(3)
+    more = {**more, "detach_reset": detach, "surrogate": Surrogate("fast_sigmoid", 3.0), "recurrent": True}
+    n_spikes = 0
+    for per_neuron, grad_threshold in itertools.product((True, False), (-math.inf, 0.5)):
+        p = make_parameters(model, rng, delays=(1, 0), per_neuron=per_neuron, grad_threshold=grad_threshold, **more)
+        inputs, d_out = make_inputs(rng, (1, 0)), rng.normal(size=(T, B, N))
+        record = reference.layer_forward(p, inputs)
+        want = reference.layer_backward(p, record, d_out)
+        n_spikes += int(record.sent.sum())
+        layer = dense_layer(p, dense_mode="hoist")
+        out, _ = layer([torch.from_numpy(x) for x in inputs])
+        np.testing.assert_array_equal(out.detach().numpy(), record.sent)
+        (out * torch.from_numpy(d_out)).sum().backward()
+        for name, gradient in {"bias": want.bias, **want.neuron}.items():
+            found = getattr(layer, name).grad
+            assert worst(np.zeros(1) if found is None else found.numpy(), gradient) <= 1e-12, name
+        assert worst(layer.loop_weight.grad.numpy(), want.loops[0]) <= 1e-12
+        for weight, gradient in zip(layer.sender_weights, want.weights, strict=True):
+            assert worst(weight.grad.numpy(), gradient) <= 1e-12
+    assert n_spikes > 50
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("reset", "reset_decays"), RESETS)
 @pytest.mark.parametrize("model", [LIF, CubaLIF])
-def test_backward_against_autograd(model: type[Population], reset: str, reset_decays: bool, kind: str) -> None:
+def test_backward_against_autograd(model: type[Neuron], reset: str, reset_decays: bool, kind: str) -> None:
     rng = np.random.default_rng(100 + KINDS.index(kind))
     n_spikes = n_near = 0
     for detach, delays, recurrent, grad_threshold in itertools.product(
@@ -276,7 +356,7 @@ def test_readout_against_autograd(delays: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("reset", ["subtract", "zero", "none"])
 @pytest.mark.parametrize("model", [LIF, CubaLIF])
-def test_backward_after_a_state_against_autograd(model: type[Population], reset: str) -> None:
+def test_backward_after_a_state_against_autograd(model: type[Neuron], reset: str) -> None:
     """β, α and V see the state at t = 0; the state itself carries no gradient."""
     from sparsesnn.output import LayerState
 
@@ -329,7 +409,7 @@ def test_threshold_is_strict_and_fired_neurons_are_listed_above_it() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("model", [LIF, CubaLIF])
-def test_chunks_equal_one_call(model: type[Population], dtype: type) -> None:
+def test_chunks_equal_one_call(model: type[Neuron], dtype: type) -> None:
     rng = np.random.default_rng(2)
     p = make_parameters(model, rng, delays=(0,), per_neuron=True, recurrent=True)
     layer = dense_layer(p)

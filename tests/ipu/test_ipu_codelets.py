@@ -17,10 +17,7 @@ from sparsesnn import _ipu
 
 ROOT = Path(__file__).parents[2]
 CODELETS = ROOT / "codelets"
-SHARED = [
-    *CODELETS.glob("neuron/*.h"),
-    *(CODELETS / f"{name}.h" for name in ("number", "surrogate", "capacity", "splitmix")),
-]
+SHARED = [CODELETS / f"{name}.h" for name in ("neuron", "number", "surrogate", "capacity", "splitmix")]
 FILES = sorted([*CODELETS.glob("ipu/*.cpp"), *CODELETS.glob("ipu/*.h"), *SHARED])
 #: words of the language and the library, and why they cannot be there
 FORBIDDEN = {
@@ -38,7 +35,7 @@ INCLUDES = (
     "poplar/Vertex.hpp",
     "poplar/HalfFloat.hpp",
     "ipu_vector_math",
-    "codelets/neuron/models.h",
+    "codelets/neuron.h",
     "codelets/capacity.h",
     "codelets/surrogate.h",
     "codelets/number.h",
@@ -46,10 +43,10 @@ INCLUDES = (
     "records.h",
     "select.h",
     "splitmix.h",
-    *(path.name for path in CODELETS.glob("neuron/*.h")),
 )
-#: bytes of stack on x86-64 without optimization, more than a tile's code needs: of one function (PopART gives a worker 512),
-#: and of the deepest chain of calls
+#: bytes of stack on x86-64 with -O1, more than a tile's code needs, which popc compiles with -O3: of one function (PopART gives
+#: a worker 512), and of the deepest chain of calls. Without optimization, unrolled loops over states and entries take a place
+#: on the stack for every step.
 MAX_FRAME, MAX_STACK = 512, 1280
 
 
@@ -101,7 +98,7 @@ def test_every_vertex_is_registered_with_its_fields(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A source as popc sees it, compiled here without optimization: nothing is inlined, nothing is folded away.
+    """A source as popc sees it, compiled here; without optimization (-O0) nothing is folded away, and only what must be is inlined.
 
     Args:
         assembly: of this machine.
@@ -126,9 +123,15 @@ class Compiled:
         return max(map(depth, self.frames))
 
 
-def compiled(source: Path, folder: Path) -> Compiled:
+def compiled(source: Path, folder: Path, optimization: str = "-O0") -> Compiled:
     includes = (f"-I{ROOT}", f"-I{ROOT / 'host/src/emulator/include'}")
-    flags: tuple[str, ...] = ("-std=c++17", "-O0", "-D__POPC__", "-fkeep-inline-functions", "-fcallgraph-info=su")
+    flags: tuple[str, ...] = (
+        "-std=c++17",
+        optimization,
+        "-D__POPC__",
+        "-fkeep-inline-functions",
+        "-fcallgraph-info=su",
+    )
     if platform.machine() == "x86_64":
         flags += ("-mno-red-zone",)  # bytes below the stack pointer, which no frame counts
     subprocess.run(["g++", *flags, *includes, "-S", str(source), "-o", str(folder / "x.s")], check=True)
@@ -196,10 +199,10 @@ def test_recursion_is_seen(body: str, recurses: int, indirect: bool, tmp_path: P
 
 @needs_gxx
 @pytest.mark.parametrize("path", [p for p in FILES if p.suffix == ".cpp"], ids=lambda p: p.name)
-def test_stacks_are_small(path: Path, codelets: dict[str, Compiled]) -> None:
-    found = codelets[path.name]
+def test_stacks_are_small(path: Path, tmp_path: Path) -> None:
+    found = compiled(path, tmp_path, "-O1")
     assert {name: n for name, n in found.frames.items() if n > MAX_FRAME} == {}
-    assert 100 < found.deepest() <= MAX_STACK
+    assert 0 < found.deepest() <= MAX_STACK
 
 
 @needs_gxx
@@ -207,10 +210,10 @@ def test_a_large_stack_is_seen(tmp_path: Path) -> None:
     source = tmp_path / "planted.cpp"
     for n, frame, deepest in ((100, 400, 800), (200, 800, 1600)):
         source.write_text(
-            f"struct V {{ float f(int k) {{ volatile float x[{n}]; x[k] = 1.0f; return x[0]; }}\n"
-            f"float g(int k) {{ volatile float x[{n}]; x[k] = f(k); return x[0]; }} }};"
+            f"struct V {{ [[gnu::noinline]] float f(int k) {{ volatile float x[{n}]; x[k] = 1.0f; return x[0]; }}\n"
+            f"[[gnu::noinline]] float g(int k) {{ volatile float x[{n}]; x[k] = f(k); return x[0]; }} }};"
         )
-        found = compiled(source, tmp_path)
+        found = compiled(source, tmp_path, "-O1")
         assert frame <= max(found.frames.values()) < frame + 120
         assert deepest <= found.deepest() < deepest + 240
 

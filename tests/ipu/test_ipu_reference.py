@@ -17,7 +17,7 @@ import torch
 
 import sparsesnn as ss
 from sparsesnn import ipu, reference
-from sparsesnn.layers import MODELS, Population
+from sparsesnn.layers import MODELS, Neuron
 from sparsesnn.layers.ad_lif import ORDERS
 from sparsesnn.network import Network
 from sparsesnn.partition.planner import make_plan
@@ -116,11 +116,11 @@ def random_spikes(n: int, rate: float = 0.25, n_samples: int = B, n_steps: int =
 # ---- every model -----------------------------------------------------------------------------------------------------
 
 
-def variants() -> dict[str, Population]:
+def variants() -> dict[str, Neuron]:
     """Each spiking model, with each of its resets and orders, exact and detached, all parameters learnt."""
-    found: dict[str, Population] = {}
+    found: dict[str, Neuron] = {}
     for key, kind in MODELS.items():
-        if not issubclass(kind, Population):
+        if not issubclass(kind, Neuron) or not kind.fires:
             continue
         some = kind(13, grad_threshold=0.2)
         choices: list[dict[str, Any]] = [{"reset": reset} for reset in ("subtract", "zero", "none")]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -44,7 +45,10 @@ def grown(model: Any, factor: float = 2.0) -> Any:
     """Weights large enough that small layers fire; biases that are not zero."""
     with torch.no_grad():
         for name, p in model.named_parameters():
-            p.copy_(p * factor if "bias" not in name else torch.linspace(-0.1, 0.2, p.numel()))
+            if p.ndim == 2:
+                p.mul_(factor)
+            elif "bias" in name:
+                p.copy_(torch.linspace(-0.1, 0.2, p.numel()))
     return model
 
 
@@ -206,6 +210,79 @@ def test_many_tiles_reduce_in_two_stages() -> None:
         close(g, wanted[name])
 
 
+@dataclass(frozen=True)
+class Chained(ss.Neuron):
+    """Three states; a spike acts on two of them, and the input on two."""
+
+    beta: ss.PerNeuron = ss.parameter(0.8, "decay of the potential", low=0, high=1)
+    rho: ss.PerNeuron = ss.parameter(0.6, "decay of the others", low=0, high=1)
+    learn_beta: bool = False
+    learn_rho: bool = False
+    sequential: bool = True
+    states: ClassVar = ("v", "w", "y")
+
+    def arrays(self, p: Any) -> ss.NeuronArrays:
+        b, r = p["beta"], p["rho"]
+        return ss.NeuronArrays(
+            A=[[b, 1 - r, -0.2], [0, r, 0.5], [0.1 * b, 0, r]],
+            R=[[-b / 2, 0, 0], [0, 0, 0], [0, 0, 0]],
+            r=[-p["threshold"] / 2, 0, 0],
+            f=[0, 0, 1 - r],
+            B=[0.5, 0, 1],
+            c=[0, 0.1 * r, 0],
+            sequential=self.sequential,
+        )
+
+
+TRAINED = {
+    "LIF": ss.LIF(5, beta=0.7, threshold=(0.3, 0.4, 0.5, 0.6, 0.7), learn_beta=True, learn_threshold=True),
+    "LIF zero": ss.LIF(5, beta=0.7, reset="zero", detach_reset=False, threshold=0.4, learn_beta=True, recurrent=True),
+    "CubaLIF": ss.CubaLIF(5, alpha=0.6, threshold=0.4, learn_alpha=True, bias=True),
+    "AdLIF": ss.AdLIF(5, q=2.0, beta=0.6, threshold=0.3, learn_rho=True, learn_a=True, learn_b=True, learn_beta=True),
+    "Resonator": ss.Resonator(5, turn=0.3, threshold=0.4, learn_turn=True, learn_beta=True),
+    "three states": Chained(5, threshold=0.4, learn_beta=True, learn_rho=True, learn_threshold=True),
+    "three states at once": Chained(5, threshold=0.4, sequential=False, learn_rho=True, detach_reset=False),
+}
+
+
+@pytest.mark.parametrize("saves_readout", [False, True], ids=["last", "before a readout"])
+@pytest.mark.parametrize("name", TRAINED)
+def test_trained_parameters_of_neurons_have_the_gradient_of_autograd(name: str, saves_readout: bool) -> None:
+    machine(tiles=3)
+    trained = replace(TRAINED[name], grad_threshold=-math.inf)
+    last = [ss.LI(3, beta=0.8, learn_beta=True)] if saves_readout else []
+    network = ss.Network.chain(ss.Input(7), ss.LIF(6, threshold=0.4), trained, *last)
+    model = grown(spt.Model(network, tiles=3), 3.0)
+    dense = ss.Model(network, backend="dense", dense_mode="step")
+    dense.load_state_dict(model.state_dict())
+    x = data(5, 6, 7)
+    out, expected = on_ipu(model, spt.pack_dense(x)), dense(ss.SpikeBatch.from_dense(x, batch_first=True))
+    a = out.potentials if saves_readout else out.spikes["output"].to_dense()
+    b = expected.potentials if saves_readout else expected.spikes["output"]
+    assert int(out.spikes[list(out.spikes)[-1]].counts().sum()) > 5
+    close(a.detach(), b.detach())
+    d_out = torch.randn(b.shape, generator=torch.Generator().manual_seed(2))
+    got, wanted = gradients(model, (a * d_out).sum()), gradients(dense, (b * d_out).sum())
+    assert sum(n.rpartition(".")[2] in ("beta", "rho", "threshold", "turn", "alpha", "a", "b") for n in got) >= 1
+    for key, g in got.items():
+        assert float(wanted[key].abs().max()) > 0, key
+        torch.testing.assert_close(g, wanted[key], rtol=1e-4, atol=1e-4 * float(wanted[key].abs().max()), msg=key)
+
+
+def test_a_trained_parameter_beyond_its_range_is_read_at_the_end_of_it() -> None:
+    machine(tiles=3)
+    network = ss.Network.chain(ss.Input(7), ss.LIF(5, beta=(0.9,) * 5, learn_beta=True, threshold=0.4), ss.LI(3))
+    model, inside = grown(spt.Model(network, tiles=3)), grown(spt.Model(network, tiles=3))
+    x = spt.pack_dense(data(5, 6, 7))
+    with torch.no_grad():
+        model.layers["hidden"].beta.copy_(torch.tensor([-0.2, 0.3, 0.9, 1.0, 1.3]))
+        inside.layers["hidden"].beta.copy_(torch.tensor([0.0, 0.3, 0.9, 1.0, 1.0]))
+    found, wanted = on_ipu(model, x), on_ipu(inside, x)
+    assert torch.equal(found.potentials, wanted.potentials)
+    got, ends = gradients(model, found.potentials.sum()), gradients(inside, wanted.potentials.sum())
+    assert all(torch.equal(got[key], ends[key]) for key in got)
+
+
 # ---- what is refused -----------------------------------------------------------------------------------------------
 
 NETWORK = ss.Network.chain(ss.Input(6), ss.LIF(5, bias=True), ss.LI(3))
@@ -277,26 +354,27 @@ def _number(word: str) -> Any:
         ("input 6 4", "input 6 7", r"input: capacity is 7; allowed: 1 to 6"),
         ("input 6 4", "input 6.0 4", r"input: n is 6.0; allowed: 1 to 65536"),
         ("input 6 4", "", r"line 3: is empty"),
-        ("population lif.subtract 5 5", "population lif.subtract 0 5", r"population: n is 0; allowed: 1 to 65536"),
+        (",threshold - - 0 5 5", ",threshold - - 0 0 5", r"population: n is 0; allowed: 1 to 65536"),
+        (",threshold - - 0 5 5", ",threshold - - 64 5 5", r"population: kept is 64; allowed: 0 to 31"),
+        ("A00,u0,B0,", "A00,A01,B0,", r"no shape of neurons has 1 states and these entries"),
+        ("B0,threshold - -", "B0 - -", r"population1: the last entry is not the threshold"),
+        ("threshold - - 0", "threshold - A00,u1 0", r"population1: trained has 'u1', which is none of its entries"),
+        ("population 1 1 0", "population 5 1 0", r"states is 5; allowed: 1 to 4"),
+        ("population 1 1 0", "population 1 2 0", r"fires is 2; allowed: 0 to 1"),
+        (",threshold - - 0 5 5", ",threshold - - 0 5 6", r"capacity is 6; allowed: 1 to 5"),
         (
-            "population lif.subtract 5 5",
-            "population of 5 5",
-            r"there is no neuron model 'of'; there are lif.subtract, ",
-        ),
-        ("population lif.subtract 5 5", "population lif.subtract 5 6", r"capacity is 6; allowed: 1 to 5"),
-        (
-            "population li ",
-            "population li 3 0 0 0 1 1 0 0 1 0 0 0\npopulation li ",
+            "population 1 0 0 ",
+            "population 1 0 0 A00,B0 - - 0 3 0 0 0 1 1 0 0 1 0 0 0 1 1\npopulation 1 0 0 ",
             r"only the last population may be a readout",
         ),
         (" 0 10.0 1", " 7 10.0 1", r"surrogate is 7; allowed: 0 to 6"),
         (" 0 10.0 1", " 0 0.0 1", r"slope is 0.0; allowed: "),
         (" 0 10.0 1", " 0 10.0 2", r"detach_reset is 2; allowed: 0 to 1"),
         (" 0 10.0 1", " 0 10.0 -1", r"detach_reset is -1; allowed: 0 to 1"),
-        (" 0.9 0.9", " nan 0.9", r"parameter is nan"),
-        (" 0.9 0.9", " inf 0.9", r"parameter is inf"),
-        (" 0.9 0.9", " 1e39 0.9", r"parameter is 1e39"),
-        (" 0.9 0.9", " 0.9", r"population: ends before parameter"),
+        (" 0.9 0.9", " nan 0.9", r"value is nan"),
+        (" 0.9 0.9", " inf 0.9", r"value is inf"),
+        (" 0.9 0.9", " 1e39 0.9", r"value is 1e39"),
+        (" 0.9 0.9", " 0.9", r"population: ends before value"),
         ("connection 0 1 0", "connection 0 1", r"connection: ends before delay"),
         ("connection 1 2 0", "connection 0 1 0", r"no connection reaches population 2"),
         ("connection 0 1 0", "connection 0 1 -1", r"delay is -1; allowed: 0 to 65535"),

@@ -74,6 +74,48 @@ def test_the_example_trains_like_the_cpu(
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
 
 
+def test_parameters_of_neurons_train_like_on_the_cpu(fake_sdk: None) -> None:
+    import fake_popart
+    import poptorch
+
+    fake_popart.machine.update(tiles=8, checks="first")
+    network = ss.Network.chain(
+        ss.Input(9),
+        ss.LIF(20, beta=(0.7,) * 20, learn_beta=True, threshold=0.5, learn_threshold=True),
+        ss.LI(4, learn_beta=True),
+    )
+
+    class Trial(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = spt.Model(network, seed=2, tiles=8)
+            with torch.no_grad():
+                for p in self.model.parameters():
+                    p.mul_(3.0 if p.ndim == 2 else 1.0)
+
+        def forward(self, lists: torch.Tensor, labels: torch.Tensor) -> Any:
+            potentials = self.model(lists).potentials.mean(0)
+            loss = torch.nn.functional.cross_entropy(potentials, labels)
+            return potentials, poptorch.identity_loss(loss, reduction="none")
+
+    cpu, ipu = Trial(), Trial()
+    optimizer = torch.optim.SGD(cpu.parameters(), lr=0.05)
+    training = poptorch.trainingModel(ipu, poptorch.Options(), poptorch.optim.SGD(ipu.parameters(), lr=0.05))
+    before = {name: p.detach().clone() for name, p in cpu.named_parameters()}
+    for k in range(4):
+        lists, labels = spt.pack_dense(dense(6, 8, 9, 0.3 + 0.05 * k), 9), torch.arange(6) % 4
+        optimizer.zero_grad()
+        expected, loss = cpu(lists, labels)
+        loss.backward()
+        optimizer.step()
+        found, _ = training(lists, labels)
+        torch.testing.assert_close(found, expected.detach(), rtol=0, atol=1e-5)
+    training.copyWeightsToHost()
+    for (name, a), b in zip(cpu.named_parameters(), ipu.parameters(), strict=True):
+        assert not torch.equal(a, before[name]), name
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_the_example_under_poprun(fake_sdk: None, example: ModuleType, tmp_path: Path) -> None:
     """Two processes with one replica each, their gradients summed over MPI, are one process with the samples of both."""
@@ -278,14 +320,6 @@ def test_data_of_another_form_is_refused() -> None:
     [
         (lambda: spt.Layer(ss.LIF(3), [4, 5]), r"2 sources with 2 delays; the op has only one"),
         (
-            lambda: spt.Layer(ss.LIF(3, learn_beta=True), 4),
-            r"output: learn_beta=True: the op trains weights and biases",
-        ),
-        (
-            lambda: spt.Model(ss.Network.chain(ss.Input(3), ss.LI(3, learn_beta=True))),
-            r"output: learn_beta=True: the op trains",
-        ),
-        (
             lambda: spt.Model(
                 ss.Network(
                     {"a": ss.Input(3), "b": ss.Input(3), "c": ss.LIF(3)},
@@ -456,8 +490,7 @@ from sparsesnn.poptorch.description import describe
 from sparsesnn.poptorch.tile_map import spread
 from sparsesnn.poptorch.backends import run_engine
 network = ss.Network.chain(ss.Input(9), ss.LIF(40, recurrent=True, grad_threshold=-float("inf")), ss.LI(3))
-told = describe(network, 4, spread(network, 5, 64, True), seeds=[0, 0], saves=True, input_gradient=True, codelets="x")
-assert told.startswith("pass 1 1\\ncodelets x\\ninput 9 4\\npopulation lif.subtract 40 40 0 ")
+assert len(spread(network, 5, 64, True).shards) == 22  # what `describe` computes needs NumPy, not a stub
 for broken in (lambda: ss.Model, lambda: run_engine(None, [])):
     try:
         broken()

@@ -59,8 +59,8 @@ def test_bytes_of_a_shard_by_hand() -> None:
     assert items["weights"] == items["gradient"] == 4 * m * 6
     assert items["optimizer"] == 2 * 4 * m * 6
     assert items["masters"] == 0
-    # alpha, beta, threshold, grad_threshold, bias; the bias gradient of six workers, two moments
-    assert items["parameters"] == 4 * 6 * (5 + 6 + 2)
+    # A, u, B, threshold, grad_threshold, bias; the bias gradient of six workers, two moments
+    assert items["parameters"] == 4 * 6 * (6 + 6 + 2)
     assert items["state"] == 3 * 7 * 6 * 4  # ∂L/∂v, and ∂L/∂i of two steps: recurrent lists come one step later
     assert items["history"] == 11 * 7 * 6 * 4
     own, of_input = 2 * 10 + 4, 2 * 6 + 4  # ids padded to whole words, two counts

@@ -237,7 +237,9 @@ def test_rows_packed_in_parts(weight_dtype, recurrent):
     call = _core.LayerCall(
         spec,
         sources=[source],
-        parameters=[numbers, numbers],
+        states=["v"],
+        entries=4 * [numbers],
+        derivatives=[],
         grad_threshold=numbers,
         loops=[_core.Loop(weight, 1)],
     )

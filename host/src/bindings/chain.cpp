@@ -241,8 +241,7 @@ nb::list own_gradients(const Wanted& wanted, const PyLayer& layer, LayerGradient
   for (std::size_t j = 0; j < layer.loops.size(); ++j)
     if (wanted.delays[j]) own.append(by_group(of.d_delays[j], n, n_batch));
   if (wanted.bias) own.append(by_group(of.d_bias, n, n_batch));
-  for (int k = 0; k < layer.spec.model->n_parameters; ++k)
-    if (layer.spec.learns[k]) own.append(by_group(of.d_parameters[k], n, n_batch));
+  for (int k = 0; k < layer.spec.n_learnt(); ++k) own.append(by_group(of.d_parameters[k], n, n_batch));
   return own;
 }
 

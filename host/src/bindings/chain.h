@@ -22,7 +22,7 @@ struct Node {
   bool saves = false;                    // whether a backward pass may come through
   std::size_t of_layers = 0;             // its place among the layers
 
-  bool fires() const { return transform || layer->spec.model->fires(); }
+  bool fires() const { return transform || layer->spec.fires; }
 };
 
 struct PyChain {

@@ -116,7 +116,7 @@ std::shared_ptr<PyRun> ChainShards::whole(std::size_t k, const PyLayer& layer, s
   LayerOutput made;
   MergedLists lists;
   ValueOrder order;
-  if (layer.spec.model->fires())
+  if (layer.spec.fires)
     lists = whole_lists(k, layer, own, order);
   else
     made.potentials = whole_potentials(k, layer, own);

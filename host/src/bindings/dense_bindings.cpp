@@ -29,9 +29,8 @@ template <class T>
 using Optional = std::optional<Dense<T>>;
 
 struct PyDenseSpec {
-  const NeuronModel* model;
-  std::vector<double> constants;
-  bool detach_reset;
+  const NeuronShape* shape;
+  bool fires, detach_reset;
   int surrogate;
   double slope;
 };
@@ -56,26 +55,27 @@ T* checked(const Optional<T>& array, std::initializer_list<std::size_t> shape, c
   return array->data();
 }
 
-// Arrays of one shape, one for each name in the model's order; fewer, or None among them, only if not `needed`.
+// `n` arrays of one shape; none, or None among them, only if not `needed`.
 template <class T>
-void check_all(const DenseList<T>& arrays, const char* const* names, int n_names, const char* what,
-               std::initializer_list<std::size_t> shape, bool needed, T** to) {
-  if (arrays.size() != static_cast<std::size_t>(n_names) && (needed || !arrays.empty()))
+void check_all(const DenseList<T>& arrays, std::size_t n, const char* what, std::initializer_list<std::size_t> shape,
+               bool needed, T** to) {
+  if (arrays.size() != n && (needed || !arrays.empty()))
     throw InputError("ShapeError", std::string(what) + " has " + std::to_string(arrays.size()) +
-                                       " arrays; this model has " + std::to_string(n_names));
-  for (int k = 0; k < n_names; ++k)
-    to[k] = arrays.empty() ? nullptr : checked(arrays[k], shape, (std::string(what) + " " + names[k]).c_str(), needed);
+                                       " arrays; these neurons have " + std::to_string(n));
+  for (std::size_t k = 0; k < n; ++k)
+    to[k] = arrays.empty() ? nullptr
+                           : checked(arrays[k], shape, (std::string(what) + " " + std::to_string(k)).c_str(), needed);
 }
 
+// entries: [E, N], those of the shape.
 template <class F>
 DensePopulation<F> population(const PyDenseSpec& spec, const Dense<const F>& rows, bool fresh,
-                              const DenseList<const F>& parameters, const Optional<const F>& grad_threshold) {
+                              const Dense<const F>& entries, const Optional<const F>& grad_threshold) {
   if (rows.ndim() != 3) throw InputError("ShapeError", "a dense pass reads [T, B, N]");
   const std::size_t n = rows.shape(2);
-  const NeuronModel& model = *spec.model;
   DensePopulation<F> p{};
-  p.model = &model;
-  for (int k = 0; k < model.n_constants; ++k) p.constants[k] = static_cast<F>(spec.constants[k]);
+  p.shape = spec.shape;
+  p.fires = spec.fires;
   p.detach_reset = spec.detach_reset;
   p.surrogate = spec.surrogate;
   p.slope = static_cast<F>(spec.slope);
@@ -83,47 +83,57 @@ DensePopulation<F> population(const PyDenseSpec& spec, const Dense<const F>& row
   p.n_samples = static_cast<int>(rows.shape(1));
   p.n = static_cast<int>(n);
   p.fresh = fresh;
-  check_all(parameters, model.parameter_names, model.n_parameters, "parameters", {n}, true, p.parameters);
-  p.grad_threshold = checked(grad_threshold, {n}, "grad_threshold", model.fires());
+  const std::size_t n_entries = spec.shape->entries.size();
+  const F* const first = checked(Optional<const F>(entries), {n_entries, n}, "entries", true);
+  for (std::size_t k = 0; k < n_entries; ++k) p.entries[k] = first + k * n;
+  p.grad_threshold = checked(grad_threshold, {n}, "grad_threshold", spec.fires);
   return p;
 }
 
 template <class F>
-void forward(const PyDenseSpec& spec, const Dense<const F>& current, const DenseList<const F>& parameters,
+void forward(const PyDenseSpec& spec, const Dense<const F>& current, const Dense<const F>& entries,
              const Optional<const F>& grad_threshold, const DenseList<F>& state, const Optional<F>& out,
              const Optional<bool>& fired, const DenseList<F>& rows, bool fresh) {
-  const DensePopulation<F> p = population(spec, current, fresh, parameters, grad_threshold);
+  const DensePopulation<F> p = population(spec, current, fresh, entries, grad_threshold);
   const std::size_t steps = current.shape(0), samples = current.shape(1), n = current.shape(2);
-  const NeuronModel& model = *spec.model;
+  const std::size_t n_states = static_cast<std::size_t>(spec.shape->n_states);
   DenseForward<F> a{};
   a.current = current.data();
-  check_all(state, model.state_names, model.n_states, "state", {samples, n}, true, a.state);
+  check_all(state, n_states, "state", {samples, n}, true, a.state);
   a.out = checked(out, {steps, samples, n}, "out");
   a.fired = checked(fired, {steps, samples, n}, "fired");
-  if (a.fired && !model.fires()) throw InputError("ShapeError", "fired is given; a readout does not fire");
-  check_all(rows, model.state_names, model.n_states, "rows", {steps + 1, samples, n}, !rows.empty(), a.rows);
+  if (a.fired && !spec.fires) throw InputError("ShapeError", "fired is given; a readout does not fire");
+  check_all(rows, n_states, "rows", {steps + 1, samples, n}, !rows.empty(), a.rows);
   nb::gil_scoped_release release;
   dense_forward(p, a);
 }
 
 template <class F>
-void backward(const PyDenseSpec& spec, const Dense<const F>& d_out, const DenseList<const F>& parameters,
-              const Optional<const F>& grad_threshold, const DenseList<const F>& rows, const DenseList<F>& d_state,
-              const Optional<F>& d_current, const Optional<F>& d_bias, const DenseList<F>& d_parameters,
-              const Optional<const F>& current, bool fresh) {
-  const DensePopulation<F> p = population(spec, d_out, fresh, parameters, grad_threshold);
+void backward(const PyDenseSpec& spec, const Dense<const F>& d_out, const Dense<const F>& entries,
+              const Optional<const F>& derivatives, const Optional<const F>& grad_threshold,
+              const DenseList<const F>& rows, const DenseList<F>& d_state, const Optional<F>& d_current,
+              const Optional<F>& d_bias, const DenseList<F>& d_parameters, const Optional<const F>& current,
+              bool fresh) {
+  DensePopulation<F> p = population(spec, d_out, fresh, entries, grad_threshold);
   const std::size_t steps = d_out.shape(0), samples = d_out.shape(1), n = d_out.shape(2);
-  const NeuronModel& model = *spec.model;
+  const std::size_t n_states = static_cast<std::size_t>(spec.shape->n_states);
   DenseBackward<F> a{};
-  check_all(d_parameters, model.parameter_names, model.n_parameters, "d_parameters", {samples, n}, false,
-            a.d_parameters);
-  const bool learns = std::any_of(a.d_parameters, a.d_parameters + model.n_parameters, [](F* x) { return x; });
-  check_all(rows, model.state_names, model.n_states, "rows", {steps + 1, samples, n}, model.fires() || learns, a.rows);
+  const std::size_t n_learnt = d_parameters.size(), n_entries = spec.shape->entries.size();
+  if (n_learnt > static_cast<std::size_t>(max_learnt))
+    throw InputError("ShapeError", "d_parameters has " + std::to_string(n_learnt) +
+                                       " arrays; allowed: " + std::to_string(max_learnt));
+  p.n_learnt = static_cast<int>(n_learnt);
+  check_all(d_parameters, n_learnt, "d_parameters", {samples, n}, true, a.d_parameters);
+  if (n_learnt) {
+    const F* const first = checked(derivatives, {n_learnt, n_entries, n}, "derivatives", true);
+    for (std::size_t k = 0; k < n_learnt * n_entries; ++k) p.derivatives[k / n_entries][k % n_entries] = first + k * n;
+  }
+  check_all(rows, n_states, "rows", {steps + 1, samples, n}, spec.fires || p.n_learnt, a.rows);
   a.d_out = d_out.data();
-  check_all(d_state, model.state_names, model.n_states, "d_state", {samples, n}, true, a.d_state);
+  check_all(d_state, n_states, "d_state", {samples, n}, true, a.d_state);
   a.d_current = checked(d_current, {steps, samples, n}, "d_current", true);
   a.d_bias = checked(d_bias, {samples, n}, "d_bias");
-  a.current = checked(current, {steps, samples, n}, "current", learns);
+  a.current = checked(current, {steps, samples, n}, "current", p.n_learnt > 0);
   nb::gil_scoped_release release;
   dense_backward(p, a);
 }
@@ -163,14 +173,14 @@ nb::object empty_bytes(std::size_t n_bytes) {
 
 template <class F>
 void register_passes(nb::module_& m) {
-  m.def("dense_forward", &forward<F>, "spec"_a, "current"_a.noconvert(), nb::kw_only(), "parameters"_a.noconvert(),
+  m.def("dense_forward", &forward<F>, "spec"_a, "current"_a.noconvert(), nb::kw_only(), "entries"_a.noconvert(),
         "grad_threshold"_a.noconvert().none(), "state"_a.noconvert(), "out"_a.noconvert().none(),
         "fired"_a.noconvert().none(), "rows"_a.noconvert(), "fresh"_a = false,
         "Advances every neuron over the steps of `current` [T, B, N]; writes the state and the other given arrays.");
-  m.def("dense_backward", &backward<F>, "spec"_a, "d_out"_a.noconvert(), nb::kw_only(), "parameters"_a.noconvert(),
-        "grad_threshold"_a.noconvert().none(), "rows"_a.noconvert(), "d_state"_a.noconvert(), "d_current"_a.noconvert(),
-        "d_bias"_a.noconvert().none(), "d_parameters"_a.noconvert(), "current"_a.noconvert().none() = nb::none(),
-        "fresh"_a = false,
+  m.def("dense_backward", &backward<F>, "spec"_a, "d_out"_a.noconvert(), nb::kw_only(), "entries"_a.noconvert(),
+        "derivatives"_a.noconvert().none(), "grad_threshold"_a.noconvert().none(), "rows"_a.noconvert(),
+        "d_state"_a.noconvert(), "d_current"_a.noconvert(), "d_bias"_a.noconvert().none(), "d_parameters"_a.noconvert(),
+        "current"_a.noconvert().none() = nb::none(), "fresh"_a = false,
         "The gradient of `dense_forward`, from `d_out` [T, B, N]; writes d_current, adds to the sums.");
 }
 
@@ -181,16 +191,14 @@ void register_dense(nb::module_& m) {
                           "What defines the dynamics of a population; see host/src/dense/dense_neurons.h.")
       .def(
           "__init__",
-          [](PyDenseSpec* self, const std::string& model, std::vector<double> constants, bool detach_reset,
-             const std::string& surrogate, double slope) {
-            const NeuronModel& found = find_model(model);
-            if (constants.size() != static_cast<std::size_t>(found.n_constants))
-              throw InputError("ShapeError", "DenseSpec: constants has " + std::to_string(constants.size()) +
-                                                 " values; model '" + model + "' needs " +
-                                                 std::to_string(found.n_constants));
-            new (self) PyDenseSpec{&found, std::move(constants), detach_reset, find_surrogate(surrogate), slope};
+          [](PyDenseSpec* self, const std::string& shape, bool fires, bool detach_reset, const std::string& surrogate,
+             double slope) {
+            const NeuronShape& found = find_shape(shape);
+            if (fires ? !found.may_fire : !found.may_read_out)
+              throw InputError("ShapeError", "DenseSpec: the shape '" + shape + "' is for the other kind of neurons");
+            new (self) PyDenseSpec{&found, fires, detach_reset, find_surrogate(surrogate), slope};
           },
-          nb::kw_only(), "model"_a, "constants"_a, "detach_reset"_a, "surrogate"_a, "slope"_a);
+          nb::kw_only(), "shape"_a, "fires"_a, "detach_reset"_a, "surrogate"_a, "slope"_a);
   m.def("empty_bytes", &empty_bytes, "n_bytes"_a,
         "Uninitialized memory, uint8[n_bytes]; once freed, it is kept for the next step.");
   m.def("dense_multiply_suits", &dense_gemm_suits,

@@ -3,7 +3,6 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -11,7 +10,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "host/src/cpu/engine.h"
@@ -62,26 +60,22 @@ void register_engine(nb::module_& m) {
   nb::class_<LayerSpec>(m, "LayerSpec", "The numbers that define one layer's passes; see host/src/cpu/layer.h.")
       .def(
           "__init__",
-          [](LayerSpec* self, const std::string& model, const std::vector<float>& constants,
-             const std::vector<bool>& learns, bool detach_reset, const std::string& surrogate, float slope, int n,
-             int tile_width, int capacity, bool fixed, bool bf16, bool save, std::uint64_t seed,
-             std::uint64_t first_step, std::uint64_t first_sample, int population, int first,
-             const std::vector<std::pair<float, float>>& ranges) {
+          [](LayerSpec* self, const std::string& shape, bool fires, int n_trained, bool detach_reset,
+             const std::string& surrogate, float slope, int n, int tile_width, int capacity, bool fixed, bool bf16,
+             bool save, std::uint64_t seed, std::uint64_t first_step, std::uint64_t first_sample, int population,
+             int first) {
             if (population && (first < 0 || n < 0 || first > population - n))
               throw InputError("ShapeError", "LayerSpec: a shard must lie within its population");
             LayerSpec spec;
-            spec.model = &find_model(model);
-            const auto check = [&](std::size_t got, int want, const char* what) {
-              if (got == static_cast<std::size_t>(want)) return;
-              throw InputError("ShapeError", std::string("LayerSpec: ") + what + " has " + std::to_string(got) +
-                                                 " values; model '" + model + "' needs " + std::to_string(want));
-            };
-            check(constants.size(), spec.model->n_constants, "constants");
-            check(learns.size(), spec.model->n_parameters, "learns");
-            check(ranges.size(), spec.model->n_parameters, "ranges");
-            std::copy(constants.begin(), constants.end(), spec.constants);
-            std::copy(learns.begin(), learns.end(), spec.learns);
-            for (std::size_t k = 0; k < ranges.size(); ++k) std::tie(spec.low[k], spec.high[k]) = ranges[k];
+            spec.shape = &find_shape(shape);
+            if (fires ? !spec.shape->may_fire : !spec.shape->may_read_out)
+              throw InputError("ShapeError", "LayerSpec: fires is " + std::string(fires ? "true" : "false") +
+                                                 "; the shape '" + shape + "' allows the opposite");
+            if (n_trained < 0 || n_trained > max_learnt)
+              throw InputError("ShapeError", "LayerSpec: n_trained is " + std::to_string(n_trained) +
+                                                 "; allowed: 0 to " + std::to_string(max_learnt));
+            spec.fires = fires;
+            spec.n_trained = n_trained;
             spec.detach_reset = detach_reset;
             spec.surrogate = find_surrogate(surrogate);
             spec.slope = slope;
@@ -98,9 +92,9 @@ void register_engine(nb::module_& m) {
             spec.first = first;
             new (self) LayerSpec(spec);
           },
-          nb::kw_only(), "model"_a, "constants"_a, "learns"_a, "detach_reset"_a, "surrogate"_a, "slope"_a, "n"_a,
+          nb::kw_only(), "shape"_a, "fires"_a, "n_trained"_a, "detach_reset"_a, "surrogate"_a, "slope"_a, "n"_a,
           "tile_width"_a, "capacity"_a, "fixed"_a, "bf16"_a, "save"_a, "seed"_a, "first_step"_a, "first_sample"_a = 0,
-          "population"_a = 0, "first"_a = 0, "ranges"_a)
+          "population"_a = 0, "first"_a = 0)
       .def(
           "at",
           [](LayerSpec self, std::uint64_t seed, std::uint64_t first_step, std::uint64_t first_sample) {
@@ -200,17 +194,25 @@ void register_engine(nb::module_& m) {
 
   nb::class_<PyLayer>(m, "LayerCall",
                       "A layer of a chain, which adds lists, sizes and state in each call: its spec and sources;\n"
-                      "parameters, one array [N] or [] each, in the model's order.")
+                      "entries of its shape, one array [N] or [] each, and for each trained parameter\n"
+                      "their derivatives, None for 0.")
       .def(
           "__init__",
-          [](PyLayer* self, LayerSpec spec, std::vector<PySource> sources, std::vector<In<float>> parameters,
+          [](PyLayer* self, LayerSpec spec, std::vector<std::string> states, std::vector<PySource> sources,
+             std::vector<In<float>> entries, std::vector<std::vector<std::optional<In<float>>>> derivatives,
              std::optional<In<float>> grad_threshold, std::optional<In<float>> bias, std::vector<PyLoop> loops,
              std::shared_ptr<PyExchange> exchange) {
+            if (states.size() != static_cast<std::size_t>(spec.shape->n_states))
+              throw InputError("ShapeError", "LayerCall: states has " + std::to_string(states.size()) +
+                                                 " names; allowed: " + std::to_string(spec.shape->n_states) +
+                                                 ", those of the shape");
             new (self) PyLayer{spec,
                                0,
                                0,
                                std::move(sources),
-                               std::move(parameters),
+                               std::move(states),
+                               std::move(entries),
+                               std::move(derivatives),
                                std::move(grad_threshold),
                                std::move(bias),
                                std::move(loops),
@@ -219,23 +221,27 @@ void register_engine(nb::module_& m) {
                                std::move(exchange),
                                {}};
           },
-          "spec"_a, nb::kw_only(), "sources"_a, "parameters"_a, "grad_threshold"_a.none() = nb::none(),
-          "bias"_a.none() = nb::none(), "loops"_a = std::vector<PyLoop>(), "exchange"_a.none() = nb::none());
+          "spec"_a, nb::kw_only(), "states"_a, "sources"_a, "entries"_a, "derivatives"_a,
+          "grad_threshold"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "loops"_a = std::vector<PyLoop>(),
+          "exchange"_a.none() = nb::none());
 
   m.def(
-      "neuron_models",
-      [] {
-        nb::dict models;
-        for (const NeuronModel& model : neuron_models()) {
-          nb::list states, parameters;
-          for (int k = 0; k < model.n_states; ++k) states.append(model.state_names[k]);
-          for (int k = 0; k < model.n_parameters; ++k) parameters.append(model.parameter_names[k]);
-          models[model.name] = nb::make_tuple(nb::tuple(states), nb::tuple(parameters), model.n_constants);
-        }
-        return models;
+      "find_shape",
+      [](int n_states, bool fires, bool in_order, std::vector<std::string> entries, std::vector<std::string> ones) {
+        const NeuronShape& shape = find_shape({n_states, fires, in_order, std::move(entries), std::move(ones)});
+        return nb::make_tuple(shape.name, nb::tuple(nb::cast(shape.entries)), nb::tuple(nb::cast(shape.ones)));
       },
-      "For the name of every built-in neuron model: the names of its states and parameters, and the number of "
-      "constants.");
+      nb::kw_only(), "n_states"_a, "fires"_a, "in_order"_a, "entries"_a, "ones"_a,
+      "The smallest compiled shape (codelets/neuron.h) with all of a model's entries: its name, its entries in order, "
+      "and those of\nB that are 1 without an entry.");
+  m.def(
+      "neuron_shapes",
+      [] {
+        nb::dict shapes;
+        for (const NeuronShape& shape : neuron_shapes()) shapes[shape.name] = nb::tuple(nb::cast(shape.entries));
+        return shapes;
+      },
+      "For the name of every compiled shape its entries, in order.");
   m.def("surrogates", &surrogate_names, "Names of the built-in surrogates.");
   m.def(
       "pack_rows", &pack_weight_rows, "spec"_a, "by_sample"_a, "weight"_a, "begin"_a, "end"_a, "out"_a, "name"_a,

@@ -70,14 +70,11 @@ inline PerNeuron per_neuron(const std::optional<In<float>>& array, std::size_t n
   return floats(array, {n}, name);
 }
 
-// Throws if `got` is not the number of a model's `what`, `want`.
-inline void check_count(const NeuronModel& model, std::size_t got, int want, const char* const* names,
-                        const char* what) {
-  if (got == static_cast<std::size_t>(want)) return;
-  std::string text;
-  for (int k = 0; k < want; ++k) text += (k ? ", " : "") + std::string(names[k]);
-  throw InputError("ShapeError", std::string("layer: ") + std::to_string(got) + " " + what + " are given; model '" +
-                                     model.name + "' has " + std::to_string(want) + ": " + text);
+// Throws if `got` is not the number of a shape's `what`, `want`.
+inline void check_count(const NeuronShape& shape, std::size_t got, std::size_t want, const char* what) {
+  if (got == want) return;
+  throw InputError("ShapeError", "layer: " + std::to_string(got) + " " + what + " are given; the shape '" + shape.name +
+                                     "' has " + std::to_string(want));
 }
 
 // One layer call. Holds references to the arrays, so that the pointers in `input` stay valid. They are checked in the
@@ -86,7 +83,9 @@ struct PyLayer {
   LayerSpec spec;
   int n_steps, n_samples;
   std::vector<PySource> sources;
-  std::vector<In<float>> parameters;
+  std::vector<std::string> state_names;  // for errors
+  std::vector<In<float>> entries;
+  std::vector<std::vector<std::optional<In<float>>>> derivatives;
   std::optional<In<float>> grad_threshold, bias;
   std::vector<PyLoop> loops;
   std::optional<std::vector<In<float>>> state;
@@ -165,16 +164,22 @@ struct PyLayer {
       in.loops.push_back(loop);
       longest = std::max(longest, from.delay);
     }
-    const NeuronModel& model = *spec.model;
-    check_count(model, parameters.size(), model.n_parameters, model.parameter_names, "parameters");
-    for (int k = 0; k < model.n_parameters; ++k)
-      in.parameters[k] = per_neuron(parameters[k], n, model.parameter_names[k]);
+    const NeuronShape& shape = *spec.shape;
+    const std::size_t n_entries = shape.entries.size();
+    check_count(shape, entries.size(), n_entries, "entries");
+    for (std::size_t k = 0; k < n_entries; ++k) in.entries[k] = per_neuron(entries[k], n, shape.entries[k].c_str());
+    for (const auto& by : derivatives) {
+      check_count(shape, by.size(), n_entries, "derivatives");
+      in.derivatives.emplace_back();
+      for (std::size_t k = 0; k < n_entries; ++k)
+        in.derivatives.back().push_back(per_neuron(by[k], n, shape.entries[k].c_str()));
+    }
     in.grad_threshold = per_neuron(grad_threshold, n, "grad_threshold");
     in.bias = per_neuron(bias, n, "bias");
     if (state) {
-      check_count(model, state->size(), model.n_states, model.state_names, "states");
-      for (int k = 0; k < model.n_states; ++k)
-        in.state[k] = floats((*state)[k], {samples, n}, (std::string("state ") + model.state_names[k]).c_str());
+      check_count(shape, state->size(), static_cast<std::size_t>(shape.n_states), "states");
+      for (int k = 0; k < shape.n_states; ++k)
+        in.state[k] = floats((*state)[k], {samples, n}, ("state " + state_names.at(k)).c_str());
     }
     if (own_before) {
       in.own_before = checked_lists(*own_before, spec.n, n_samples, &in.n_before, "state history");

@@ -64,10 +64,12 @@ class PyRun {
         state_in_tiles_(made.state_in_tiles),
         made_state_(std::move(made.state)),
         potentials_(std::move(made.potentials)),
+        rows_(std::move(made.rows)),
+        currents_(std::move(made.currents)),
         fields_(std::move(made.fields)),
         silenced_offsets_(std::move(made.silenced_offsets)),
         silenced_ids_(std::move(made.silenced_ids)) {
-    if (spec_.model->fires()) keep(std::move(made.offsets), std::move(made.n_spikes), std::move(made.ids), {});
+    if (spec_.fires) keep(std::move(made.offsets), std::move(made.n_spikes), std::move(made.ids), {});
   }
 
   // The result of a transform, lists of n neurons.
@@ -103,7 +105,7 @@ class PyRun {
   const ValueOrder& order() const { return order_; }
   bool is_graded() const { return lists_ && lists_->values; }
   std::size_t n_steps() const { return n_steps_; }
-  bool is_of_layer() const { return spec_.model != nullptr; }
+  bool is_of_layer() const { return spec_.shape != nullptr; }
   // Null of a layer.
   const Transformed* transformed() const { return transformed_.get(); }
   // Of this rank's neurons; null: it has none.
@@ -118,6 +120,8 @@ class PyRun {
     call_ = nb::none();
     transformed_.reset();
     fields_ = {};
+    rows_.clear();
+    currents_ = {};
     silenced_offsets_ = {};
     silenced_ids_ = {};
     saves_ = false;
@@ -168,7 +172,7 @@ class PyRun {
 
   // The arrays that a backward pass of `layer` reads. Throws if Python has changed the lists.
   LayerSaved saved(const PyLayer& layer) const {
-    if (layer.spec.model != spec_.model || layer.spec.n != n_ || !saves_ ||
+    if (layer.spec.shape != spec_.shape || layer.spec.n != n_ || !saves_ ||
         static_cast<std::size_t>(layer.n_steps) != n_steps_ || static_cast<std::size_t>(layer.n_samples) != n_samples_)
       throw InputError("ShapeError", "backward: this layer's run saved nothing, or is a run of another layer");
     LayerSaved found;
@@ -176,6 +180,8 @@ class PyRun {
     found.silenced_offsets = silenced_offsets_.data();
     found.silenced_ids = silenced_ids_.data();
     found.potentials = potentials_.data();
+    for (std::size_t s = 0; s < rows_.size(); ++s) found.rows.state[s + 1] = rows_[s].data();
+    found.rows.current = currents_.data();
     if (lists_) found.lists = checked_lists(*lists_, n_, static_cast<int>(n_samples_), nullptr, "output");
     return found;
   }
@@ -220,6 +226,8 @@ class PyRun {
   std::vector<Array<float>> made_state_;
   std::vector<Asked<float>> state_;
   Asked<float> values_, potentials_;
+  std::vector<Array<float>> rows_;  // of a readout, for gradients of its parameters
+  Array<float> currents_;
   Array<float> fields_;
   Array<std::int64_t> silenced_offsets_;
   Array<std::uint32_t> silenced_ids_;

@@ -146,7 +146,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       sparse_blocks_(by_blocks_ ? blocks_.size() : 1, TileBlock{0, 1}),
       n_(static_cast<std::size_t>(spec.n)),
       row_(static_cast<std::size_t>(spec.n_padded())),
-      spiking_(spec.model->fires()),
+      spiking_(spec.fires),
       recurrent_(!input.loops.empty()),
       by_tile_(runs_by_tile(spec, input)),
       n_parts_(by_tile_ ? 1 : (2 * num_threads() - 1 + n_tiles_) / n_tiles_),
@@ -204,12 +204,11 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
     add_sender(own, from.rows, nullptr, out_.d_loops[k].data());
   }
   if (wanted.bias) d_bias_ = Array<float>::zeros(n_groups_ * row_);
-  out_.d_parameters.resize(spec.model->n_parameters);
-  for (int k = 0; k < spec.model->n_parameters; ++k)
-    d_parameters_by_sample_.push_back(!spiking_ && spec.learns[k] ? Array<float>::zeros(n_samples_ * row_)
-                                                                  : Array<float>());
+  out_.d_parameters.resize(spec.n_learnt());
+  for (int k = 0; !spiking_ && k < spec.n_learnt(); ++k)
+    d_parameters_by_sample_.push_back(Array<float>::zeros(n_samples_ * row_));
   if (spec.n_learnt() || !by_tile_) d_slots_ = Array<float>(n_slots_);
-  for (int s = 0; s < spec.model->n_states; ++s) d_state_.push_back(Array<float>::zeros(n_samples_ * row_));
+  for (int s = 0; s < spec.shape->n_states; ++s) d_state_.push_back(Array<float>::zeros(n_samples_ * row_));
   pass_ = backward_pass(spec, input, saved, neuron_, loops_.loops);
   pass_.n_kept = loops_.n_kept(n_steps_);
   if (spiking_ && !by_tile_) d_currents_ = Array<float>(pass_.n_kept * n_samples_ * row_);
@@ -228,7 +227,8 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   pass_.d_values = d_values_;
   pass_.d_slots = d_slots_.data();
   pass_.potentials = saved.potentials;
-  pass_.initial_state = input.state[0];
+  pass_.rows = saved.rows;
+  std::copy(std::begin(input.state), std::end(input.state), pass_.initial_state);
   pass_.d_potentials = d_out;
   for (std::size_t k = 0; k < d_parameters_by_sample_.size(); ++k)
     pass_.d_parameters_by_sample[k] = d_parameters_by_sample_[k].data();

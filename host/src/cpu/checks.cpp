@@ -106,14 +106,17 @@ void check_layer(const LayerSpec& spec, const LayerInput& input) {
     throw InputError("ShapeError", "layer: n, n_steps and n_samples must not be negative, and n at least 1");
   if (spec.tile_width != 16 && spec.tile_width != 32 && spec.tile_width != 64)
     throw InputError("ShapeError", "layer: tile_width is " + std::to_string(spec.tile_width) + "; allowed: 16, 32, 64");
-  if (!spec.model) throw InputError("ShapeError", "layer: the spec names no model");
-  const NeuronModel& model = *spec.model;
-  for (int k = 0; k < model.n_parameters; ++k)
-    if (!input.parameters[k])
-      throw InputError("ShapeError", std::string("layer: ") + model.parameter_names[k] + " is missing; model '" +
-                                         model.name + "' needs it");
-  if (model.fires() && !input.grad_threshold)
-    throw InputError("ShapeError", std::string("layer: grad_threshold is missing; model '") + model.name + "' fires");
+  if (!spec.shape) throw InputError("ShapeError", "layer: the spec names no shape of neurons");
+  const NeuronShape& shape = *spec.shape;
+  for (std::size_t k = 0; k < shape.entries.size(); ++k)
+    if (!input.entries[k])
+      throw InputError("ShapeError",
+                       "layer: the entry " + shape.entries[k] + " is missing; the shape '" + shape.name + "' has it");
+  if (input.derivatives.size() != static_cast<std::size_t>(spec.n_learnt()))
+    throw InputError("ShapeError", "layer: got derivatives by " + std::to_string(input.derivatives.size()) +
+                                       " parameters; " + std::to_string(spec.n_learnt()) + " are trained");
+  if (spec.fires && !input.grad_threshold)
+    throw InputError("ShapeError", "layer: grad_threshold is missing; the neurons fire");
   if (spec.capacity < 0 || spec.capacity > spec.n_all() || (spec.fixed && !spec.capacity))
     throw InputError("ShapeError", "layer: capacity " + std::to_string(spec.capacity) + " for " +
                                        std::to_string(spec.n_all()) +

@@ -32,7 +32,7 @@ std::vector<Chunk> make_chunks(const ChunkPlan& plan, int n_steps, int n_samples
 }
 
 bool runs_by_tile(const LayerSpec& spec, const LayerInput& input) {
-  return spec.model->fires() && input.loops.empty() && !input.reads_rows() && spec.n_tiles() >= num_threads();
+  return spec.fires && input.loops.empty() && !input.reads_rows() && spec.n_tiles() >= num_threads();
 }
 
 std::vector<Chunk> make_chunks(const LayerSpec& spec, const LayerInput& input, const std::vector<Leaf>& leaves) {

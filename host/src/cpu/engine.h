@@ -99,11 +99,12 @@ struct LayerInput {
   Exchange* exchange = nullptr;  // for a shard, with the ranks that hold the other shards (sharded.h)
   std::vector<SourceInput> sources;
   std::vector<LoopInput> loops;
-  PerNeuron parameters[max_parameters];  // of the model, in its order
-  PerNeuron grad_threshold, bias;        // null for a readout; null if absent
-  const float* state[max_states] = {};   // initial states [B, N], null: zeros
-  Lists own_before;                      // own lists of the last steps before the sequence: at least as many as
-  int n_before = 0;                      // the longest delay of a loop, or none
+  PerNeuron entries[max_entries];                   // of the shape, in its order
+  std::vector<std::vector<PerNeuron>> derivatives;  // of the entries by each trained parameter; null: 0
+  PerNeuron grad_threshold, bias;                   // null for a readout; null if absent
+  const float* state[max_states] = {};              // initial states [B, N], null: zeros
+  Lists own_before;  // own lists of the last steps before the sequence: at least as many as
+  int n_before = 0;  // the longest delay of a loop, or none
   Lists population;  // of a shard with loops, backward: those of all neurons, as the layer made them
 
   // A spike's row of sparse synapses, or its windows, are read whole, so such layers run sample by sample.
@@ -127,6 +128,9 @@ struct LayerOutput {
   std::vector<Array<float>> state;  // [S], each [B, N], or in tiles
   bool state_in_tiles = false;
   Array<float> potentials;  // [T, B, N] of a readout
+  // Other states of a readout, and currents (ReadoutRows), if its trained parameters need them, else empty
+  std::vector<Array<float>> rows;
+  Array<float> currents;
 };
 
 struct LayerSaved {
@@ -135,6 +139,7 @@ struct LayerSaved {
   const std::int64_t* silenced_offsets = nullptr;
   const std::uint32_t* silenced_ids = nullptr;
   const float* potentials = nullptr;
+  ReadoutRows rows = {};
 };
 
 // The wanted gradients, in addition to those of the parameters that learn according to `LayerSpec`.
@@ -156,7 +161,7 @@ struct LayerGradients {
   std::vector<Array<float>> d_loops;       // per loop, as for a source
   std::vector<Array<float>> d_delays;      // per loop, of axonal delays, [N]
   Array<float> d_bias;                     // [N]
-  std::vector<Array<float>> d_parameters;  // of the model, in its order, [N]; empty if not trained
+  std::vector<Array<float>> d_parameters;  // trained ones, [N] each
 };
 
 // Throws InputError if spec and input do not match.

@@ -101,8 +101,8 @@ Events sort_ids_by_sender(const SenderInput& from, const Chunk& chunk, int n_sam
   return events;
 }
 
-// Calls visit(tile, place, slot) for all listed neurons of the chunk in backward order of its rows: groups of samples
-// ascending, steps descending, samples ascending.
+// Calls visit(tile, place, slot, spike) for all listed neurons of the chunk in backward order of its rows: groups of
+// samples ascending, steps descending, samples ascending.
 template <class Id, class Visit>
 void visit_listed(const Id* ids, const LayerSpec& spec, const LayerSaved& saved, const Chunk& chunk, int n_samples,
                   Visit&& visit) {
@@ -114,11 +114,12 @@ void visit_listed(const Id* ids, const LayerSpec& spec, const LayerSaved& saved,
         const std::int64_t list = static_cast<std::int64_t>(t) * n_samples + b;
         const std::uint32_t row = chunk.row(t, b) * static_cast<std::uint32_t>(w);
         const auto place = [&](std::uint32_t id) { return row + (id & static_cast<std::uint32_t>(w - 1)); };
-        for (std::int64_t j = saved.lists.offsets[list]; j < saved.lists.offsets[list + 1]; ++j)
-          visit(static_cast<int>(ids[j] >> shift), place(ids[j]), j);
+        const std::int64_t offset = saved.lists.offsets[list], n_spikes = saved.lists.n_spikes[list];
+        for (std::int64_t j = offset; j < saved.lists.offsets[list + 1]; ++j)
+          visit(static_cast<int>(ids[j] >> shift), place(ids[j]), j, j - offset < n_spikes);
         if (!silenced) continue;
         for (std::int64_t j = saved.silenced_offsets[list]; j < saved.silenced_offsets[list + 1]; ++j)
-          visit(static_cast<int>(saved.silenced_ids[j] >> shift), place(saved.silenced_ids[j]), std::int64_t{-1});
+          visit(static_cast<int>(saved.silenced_ids[j] >> shift), place(saved.silenced_ids[j]), std::int64_t{-1}, true);
       }
 }
 
@@ -139,10 +140,10 @@ Listed sort_ids_by_tile(const Id* ids, const LayerSpec& spec, const LayerSaved& 
   }
   std::int32_t n = 0;
   for (int p = 0; p <= n_tiles; ++p) n += std::exchange(starts[p], n);
-  const bool by_q = spec.adds_q();
+  const bool by_q = spec.adds_q(), fixed = spec.fixed;
   listed.grads = Array<ListedGrad>(by_q ? n : 0);
   listed.states = Array<ListedState>(by_q ? 0 : n);
-  const float *sigma = saved.fields, *x = spec.model->reads_x ? sigma + n_slots : nullptr;
+  const float *sigma = saved.fields, *x = spec.records_x() ? sigma + n_slots : nullptr;
   const auto q_of = [=](std::int64_t slot) {
     const float q = sigma[slot] * d_values[slot];
     if (d_slots) d_slots[slot] = q;
@@ -150,19 +151,19 @@ Listed sort_ids_by_tile(const Id* ids, const LayerSpec& spec, const LayerSaved& 
   };
   if (by_q) {
     visit_listed(ids, spec, saved, chunk, n_samples,
-                 [=, to = listed.grads.data()](int tile, std::uint32_t place, std::int64_t slot) {
+                 [=, to = listed.grads.data()](int tile, std::uint32_t place, std::int64_t slot, bool) {
                    ListedGrad* const one = to + starts[tile]++;
                    __builtin_prefetch(one + 16, 1);
                    *one = {place, q_of(slot)};
                  });
   } else {
     visit_listed(ids, spec, saved, chunk, n_samples,
-                 [=, to = listed.states.data()](int tile, std::uint32_t place, std::int64_t slot) {
+                 [=, to = listed.states.data()](int tile, std::uint32_t place, std::int64_t slot, bool spike) {
                    ListedState& one = to[starts[tile]++];
                    if (slot < 0)
-                     one = {place, 0.0f, -1.0f, 0.0f};
+                     one = {place, 0.0f, 0.0f, 0.0f, true};
                    else
-                     one = {place, q_of(slot), sigma[slot], x ? x[slot] : 0.0f};
+                     one = {place, q_of(slot), sigma[slot], x ? x[slot] : 0.0f, spike && !fixed};
                  });
   }
   for (int p = n_tiles; p > 0; --p) starts[p] = starts[p - 1];  // each now holds the next one's start

@@ -44,24 +44,22 @@ Array<float> state_to_tiles(const LayerSpec& spec, const float* state, int n_sam
 // The states of a layer and their derivatives by the trained parameters.
 struct Traces {
   std::vector<Array<float>> states;               // [S], each [P][B][W]
-  std::vector<std::vector<Array<float>>> traces;  // [parameters][S], empty if not trained
+  std::vector<std::vector<Array<float>>> traces;  // [trained parameters][S], of neurons that fire
   Array<float> slope;                             // σ' of the step before, if derivatives pass through spikes
 
-  Traces(const LayerSpec& spec, const LayerInput& input) : traces(spec.model->n_parameters) {
-    for (int s = 0; s < spec.model->n_states; ++s)
+  Traces(const LayerSpec& spec, const LayerInput& input) : traces(spec.fires ? spec.n_learnt() : 0) {
+    for (int s = 0; s < spec.shape->n_states; ++s)
       states.push_back(state_to_tiles(spec, input.state[s], input.n_samples));
-    if (!spec.model->fires()) return;
-    for (int k = 0; spec.save && k < spec.model->n_parameters; ++k)
-      for (int s = 0; spec.learns[k] && s < spec.model->n_states; ++s)
-        traces[k].push_back(Array<float>::zeros(states[0].size()));
-    if (spec.traces_spikes()) slope = Array<float>::zeros(states[0].size());
+    for (std::vector<Array<float>>& of : traces)
+      for (int s = 0; s < spec.shape->n_states; ++s) of.push_back(Array<float>::zeros(states[0].size()));
+    if (spec.fires && spec.traces_spikes()) slope = Array<float>::zeros(states[0].size());
   }
 
   void give(ForwardPass& pass) const {
     for (std::size_t s = 0; s < states.size(); ++s) pass.state[s] = states[s].data();
     for (std::size_t k = 0; k < traces.size(); ++k)
       for (std::size_t s = 0; s < traces[k].size(); ++s) pass.trace[k][s] = traces[k][s].data();
-    pass.has_traces = std::any_of(traces.begin(), traces.end(), [](const auto& of) { return !of.empty(); });
+    pass.n_traces = static_cast<int>(traces.size());
     pass.slope = slope.data();
   }
 };
@@ -203,8 +201,13 @@ void collect_lists(const Kernels& kernels, const ForwardPass& pass, LayerOutput&
   });
 }
 
-bool any_below_zero(const Array<float>& x) {
-  return std::any_of(x.data(), x.data() + x.size(), [](float value) { return value < 0.0f; });
+// Whether gradients of a readout's parameters read more than its potentials.
+bool keeps_rows(const LayerSpec& spec, const LayerInput& input) {
+  if (spec.shape->n_states > 1) return true;
+  for (const std::vector<PerNeuron>& by : input.derivatives)
+    for (std::size_t k = 0; k < by.size(); ++k)
+      if (by[k] && spec.shape->entries[k] == "B0") return true;
+  return false;
 }
 
 }  // namespace
@@ -225,8 +228,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   if (runs_by_row(spec, input)) return window_forward(spec, input);
   const Kernels& kernels = chosen_kernels();
   const int n_samples = input.n_samples, n_tiles = spec.n_tiles();
-  const NeuronModel& model = *spec.model;
-  const bool spiking = model.fires();
+  const bool spiking = spec.fires;
   const bool by_sample = !input.loops.empty() || spec.needs_step_order() || input.reads_rows();
   const std::size_t n_words = static_cast<std::size_t>(n_tiles) * input.n_steps * n_samples;
 
@@ -252,7 +254,12 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
 
   LayerOutput out;
   out.wide = spec.n > 65536;
-  if (!spiking) out.potentials = Array<float>(static_cast<std::size_t>(input.n_steps) * n_samples * spec.n);
+  const std::size_t n_potentials = static_cast<std::size_t>(input.n_steps) * n_samples * spec.n;
+  if (!spiking) out.potentials = Array<float>(n_potentials);
+  if (!spiking && spec.n_learnt() && keeps_rows(spec, input)) {
+    for (int s = 1; s < spec.shape->n_states; ++s) out.rows.emplace_back(n_potentials);
+    out.currents = Array<float>(n_potentials);
+  }
   if (limited) out.dropped = Array<std::int32_t>(static_cast<std::size_t>(input.n_steps) * n_samples);
 
   ForwardPass pass{};
@@ -276,7 +283,9 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   pass.n_blocks = n_blocks;
   pass.block_size = block_size;
   pass.potentials = out.potentials.data();
-  pass.starts_above_threshold = spiking && !input.state[0] && any_below_zero(neuron.parameters[model.threshold]);
+  for (std::size_t s = 0; s < out.rows.size(); ++s) pass.rows.state[s + 1] = out.rows[s].data();
+  pass.rows.current = out.currents.data();
+  pass.starts_above_threshold = spiking && !input.state[0] && neuron.any_threshold_below_zero();
   if (by_sample && input.exchange) {
     run_by_step(kernels, pass, columns ? &*columns : nullptr, *input.exchange, out.dropped.data());
   } else if (by_sample) {

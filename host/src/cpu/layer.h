@@ -10,7 +10,7 @@
 #include <string>
 
 #include "codelets/cpu/records.h"
-#include "models.h"
+#include "shapes.h"
 
 namespace sparsesnn {
 
@@ -21,12 +21,9 @@ struct InputError : std::runtime_error {
 };
 
 struct LayerSpec {
-  const NeuronModel* model = nullptr;
-  float constants[max_constants] = {};  // of the model, in its order
-  bool learns[max_parameters] = {};     // which of its parameters are trained
-  // Their ranges: the passes read the nearest number within. Trained ones are within already, for the sake of their
-  // gradients (sparsesnn/bounds.py).
-  float low[max_parameters] = {}, high[max_parameters] = {};
+  const NeuronShape* shape = nullptr;
+  bool fires = true;
+  int n_trained = 0;  // parameters of the neurons that are trained
   bool detach_reset = true;
   int surrogate = 0;  // index in codelets/surrogate.h
   float slope = 10.0f;
@@ -46,22 +43,21 @@ struct LayerSpec {
   int first_tile() const { return first / tile_width; }
   int n_tiles() const { return (n + tile_width - 1) / tile_width; }
   int n_padded() const { return n_tiles() * tile_width; }
-  int n_learnt() const {
-    int count = 0;
-    for (int k = 0; save && k < model->n_parameters; ++k) count += learns[k];
-    return count;
-  }
+  int n_learnt() const { return save ? n_trained : 0; }
+  // The adjoint of a listed neuron reads x: if the reset passes a gradient, and for fixed activity, whose lists do not
+  // tell which neurons fired.
+  bool records_x() const { return shape->reads_spikes && (!detach_reset || fixed); }
   // Derivatives by parameters pass through spikes, not only from state to state.
-  bool traces_spikes() const { return n_learnt() && (!detach_reset || model->feeds_spikes); }
+  bool traces_spikes() const { return n_learnt() && (!detach_reset || shape->feeds_spikes); }
   // Floats stored per listed slot: x - θ, from which `slopes` computes σ', then x if the adjoint reads it, then ∂(x -
   // θ)/∂p of each trained parameter.
-  int n_fields() const { return save && model->fires() ? 1 + int(model->reads_x) + n_learnt() : 0; }
+  int n_fields() const { return save && fires ? 1 + int(records_x()) + n_learnt() : 0; }
   // The gradient of an unlisted neuron that fired differs too: those ids are kept.
-  bool stores_silenced() const { return save && model->reads_x && capacity > 0; }
+  bool stores_silenced() const { return save && fires && shape->reads_spikes && capacity > 0; }
   // The capacity decides which neurons count as listed; traces through spikes need the result before the next step.
   bool needs_step_order() const { return traces_spikes() && capacity > 0; }
   // Listing a neuron changes the gradient of its state by q alone.
-  bool adds_q() const { return model->adds_q && detach_reset; }
+  bool adds_q() const { return shape->adds_q && detach_reset; }
 };
 
 // Calls body with ids as their own type: uint32 if `wide`, else uint16.
@@ -206,10 +202,11 @@ struct ListedGrad {
   float q;
 };
 
-// The same if q is not sufficient: with σ', and x if the model reads it. σ' < 0: a dropped spike.
+// The same if q is not sufficient: with σ', x if it was recorded, and whether the neuron fired.
 struct ListedState {
   std::uint32_t place;
   float q, sigma, x;
+  bool fired;
 };
 
 // Growing store of slot records. Its memory functions are in forward.cpp, outside the per-instruction-set builds. On
@@ -228,9 +225,10 @@ struct alignas(128) SlotBuffer {
   ~SlotBuffer();
 };
 
-// Numbers per neuron, each [P·W]; the model's in its order.
-struct NeuronParameters {
-  const float* parameters[max_parameters] = {};
+// Numbers per neuron, each [P·W]: the entries of its shape, and their derivatives by each trained parameter.
+struct NeuronArrays {
+  const float* entries[max_entries] = {};
+  const float* const* derivatives[max_learnt] = {};  // [trained][entries]
   const float *grad_threshold = nullptr, *bias = nullptr;
 };
 
@@ -276,9 +274,16 @@ struct SampleRoom {
   SpikesUnderWay* const* under_way;  // [n_loops], null for a loop without axonal delays
 };
 
+// The other states of a readout after each step and its currents, [T, B, N] each, for gradients of its parameters; null
+// unless they are trained and read them.
+struct ReadoutRows {
+  float* state[max_states] = {};  // state 0 is the potential
+  float* current = nullptr;
+};
+
 struct ForwardPass {
   const LayerSpec* spec;
-  NeuronParameters neuron;
+  NeuronArrays neuron;
   int n_steps, n_samples;
   const Source* sources;
   int n_sources;
@@ -287,17 +292,18 @@ struct ForwardPass {
   int n_loops;
   Lists own_before;  // own lists of the n_before steps before the first, or none
   int n_before;
-  bool wide;                                 // own ids are uint32
-  float* state[max_states];                  // each [P][B][W]
-  float* trace[max_parameters][max_states];  // their derivatives by each trained parameter, else null
-  bool has_traces;                           // a parameter is trained
-  float* slope;                              // σ' of the step before at listed neurons, else 0, [P][B][W]; or null
+  bool wide;                             // own ids are uint32
+  float* state[max_states];              // each [P][B][W]
+  float* trace[max_learnt][max_states];  // their derivatives by each trained parameter
+  int n_traces;                          // trained parameters of neurons that fire
+  float* slope;                          // σ' of the step before at listed neurons, else 0, [P][B][W]; or null
   // select: one bit per neuron of the tile, [P][T·B]. Candidates; then spikes that are sent and near-spikes that are
   // listed, separate arrays only if a capacity may drop some.
   std::uint64_t *fired, *listed, *sent, *near;
   SlotBuffer* slots;  // [P][blocks of samples]
   int n_blocks, block_size;
   float* potentials;  // [T, B, N] of a readout
+  ReadoutRows rows;   // of a readout with trained parameters
   // No neuron has fired before the first step; the state 0 alone implies that only if no θ is negative.
   bool starts_above_threshold;
 };
@@ -324,7 +330,7 @@ struct OutputGrads {
 
 struct BackwardPass {
   const LayerSpec* spec;
-  NeuronParameters neuron;
+  NeuronArrays neuron;
   int n_steps, n_samples;
   Lists lists;          // the layer's own output
   const float* fields;  // [n_fields][slots]
@@ -333,15 +339,16 @@ struct BackwardPass {
   const std::uint32_t* silenced_ids;
   const Loop* loops;
   int n_loops;
-  const float* d_values;                          // [slots], ∂L/∂value
-  float* d_slots;                                 // [slots], σ'·e; null if not wanted
-  const float* potentials;                        // [T, B, N] of a readout, for gradients of its parameters
-  const float* initial_state;                     // [B, N] of a readout, or null
-  OutputGrads d_potentials;                       // of a readout
-  float* d_parameters_by_sample[max_parameters];  // [B, P·W] of a readout's trained parameters, else null
-  float* d_state[max_states];                     // running; tile by tile [P][B][W], else [B, P·W]
-  float* d_currents;        // [D][B, P·W], of the last D steps, step t in t mod D; sample by sample
-  int n_kept;               // D, the longest delay of a loop, at least 1
+  const float* d_values;                      // [slots], ∂L/∂value
+  float* d_slots;                             // [slots], σ'·e; null if not wanted
+  const float* potentials;                    // [T, B, N] of a readout, for gradients of its parameters
+  ReadoutRows rows;                           // likewise
+  const float* initial_state[max_states];     // [B, N] of a readout, or null
+  OutputGrads d_potentials;                   // of a readout
+  float* d_parameters_by_sample[max_learnt];  // [B, P·W] of a readout's trained parameters
+  float* d_state[max_states];                 // running; tile by tile [P][B][W], else [B, P·W]
+  float* d_currents;                          // [D][B, P·W], of the last D steps, step t in t mod D; sample by sample
+  int n_kept;                                 // D, the longest delay of a loop, at least 1
   double* const* d_delays;  // [n_loops], of trained axonal delays [B, P·W], else null; null: of no loop
   const float* nothing;     // [P·W] zeros, if a loop has axonal delays
   // [n_loops][slots], the list gradients through each loop if computed for all neurons: of entries that arrive before

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "codelets/cpu/records.h"
 #include "host/src/machine/thread_pool.h"
@@ -180,28 +181,51 @@ void TileColumns::pack_tile(int tile, Worker& worker) const {
   refuse_changed("weight");
 }
 
-Padded::Padded(const LayerSpec& spec, const LayerInput& input) {
+Padded::Padded(const LayerSpec& spec, const LayerInput& input) : spec_(spec) {
   using Limits = std::numeric_limits<float>;
   constexpr float never = Limits::max();
-  const auto copy = [&](PerNeuron from, float fill, const char* name, bool finite, float low = -Limits::infinity(),
-                        float high = Limits::infinity()) {
-    if (!from) return Array<float>();
-    Array<float> to = Array<float>::filled(spec.n_padded(), fill);
+  const NeuronShape& shape = *spec.shape;
+  const std::size_t n_entries = shape.entries.size(), n_learnt = static_cast<std::size_t>(spec.n_learnt());
+  std::size_t n_arrays = n_entries + 3;  // zeros, θ_grad and the bias
+  for (const std::vector<PerNeuron>& by : input.derivatives)
+    n_arrays += std::count_if(by.begin(), by.end(), [](const PerNeuron& one) { return static_cast<bool>(one); });
+  constexpr std::size_t cache_line = 64 / sizeof(float);
+  const std::size_t stride = static_cast<std::size_t>(spec.n_padded()) + cache_line;
+  numbers_ = Array<float>(n_arrays * stride);
+  float* next = numbers_.data();
+  const auto copy = [&](PerNeuron from, float fill, const char* name, bool finite) -> const float* {
+    if (!from) return nullptr;
+    float* const to = std::exchange(next, next + stride);
     for (int k = 0; k < spec.n; ++k) {
-      const float x = from[k] < low ? low : from[k] > high ? high : from[k];  // NaN stays
+      const float x = from[k];
       if (std::isnan(x) || (finite && std::isinf(x)))
         throw InputError("NumericError", std::string(name) + " of neuron " + std::to_string(k) + " is " +
                                              std::to_string(x) + "; it must be finite");
       to[k] = x;
     }
+    std::fill(to + spec.n, to + spec.n_padded(), fill);
     return to;
   };
-  const NeuronModel& model = *spec.model;
-  for (int k = 0; k < model.n_parameters; ++k)
-    parameters.push_back(copy(input.parameters[k], k == model.threshold ? never : 0.0f, model.parameter_names[k], true,
-                              spec.low[k], spec.high[k]));
-  grad_threshold = copy(input.grad_threshold, never, "grad_threshold", false);
-  bias = copy(input.bias, 0.0f, "bias", true);
+  for (std::size_t k = 0; k < n_entries; ++k) {
+    const bool threshold = spec.fires && static_cast<int>(k) == shape.threshold;
+    pointers_.entries[k] = copy(input.entries[k], threshold ? never : 0.0f, shape.entries[k].c_str(), true);
+  }
+  const float zero = 0.0f, *const zeros = copy({&zero, true}, 0.0f, "", true);
+  for (std::size_t q = 0; q < n_learnt; ++q) {
+    derivatives_.emplace_back();
+    for (std::size_t k = 0; k < n_entries; ++k) {
+      const float* const by = copy(input.derivatives[q][k], 0.0f, shape.entries[k].c_str(), true);
+      derivatives_.back().push_back(by ? by : zeros);
+    }
+  }
+  for (std::size_t q = 0; q < n_learnt; ++q) pointers_.derivatives[q] = derivatives_[q].data();
+  pointers_.grad_threshold = copy(input.grad_threshold, never, "grad_threshold", false);
+  pointers_.bias = copy(input.bias, 0.0f, "bias", true);
+}
+
+bool Padded::any_threshold_below_zero() const {
+  const float* const threshold = pointers_.entries[spec_.shape->threshold];
+  return std::any_of(threshold, threshold + spec_.n, [](float x) { return x < 0.0f; });
 }
 
 BackwardPass backward_pass(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,

@@ -65,19 +65,21 @@ inline int slab_width(const LayerSpec& spec, bool by_sample) {
 }
 
 // Numbers per neuron, padded so that a padded neuron never fires.
-struct Padded {
-  std::vector<Array<float>> parameters;  // of the model, in its order
-  Array<float> grad_threshold, bias;
-
+class Padded {
+ public:
   Padded(const LayerSpec& spec, const LayerInput& input);
 
-  NeuronParameters pointers() const {
-    NeuronParameters p;
-    for (std::size_t k = 0; k < parameters.size(); ++k) p.parameters[k] = parameters[k].data();
-    p.grad_threshold = grad_threshold.data();
-    p.bias = bias.data();
-    return p;
-  }
+  const NeuronArrays& pointers() const { return pointers_; }
+  // The thresholds of all neurons, padded ones left out.
+  bool any_threshold_below_zero() const;
+
+ private:
+  const LayerSpec& spec_;
+  // [arrays][P·W], each a cache line further in its page than the one before: a step reads all of them, and arrays at
+  // equal places of their pages would evict one another from L1.
+  Array<float> numbers_;
+  std::vector<std::vector<const float*>> derivatives_;  // [trained][entries]
+  NeuronArrays pointers_;
 };
 
 // The inputs that every backward pass needs; nothing else is set.

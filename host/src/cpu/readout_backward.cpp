@@ -55,7 +55,7 @@ class Backward {
   const std::vector<Leaf> leaves_;
   std::vector<Array<float>> weights_, d_parameters_by_sample_;
   std::vector<Sender> senders_;
-  Array<float> d_bias_, d_state_;  // [groups][W]; [B, W]
+  Array<float> d_bias_, d_state_;  // [groups][W]; [S][B, W]
   BackwardPass pass_;
   LayerGradients out_;
 };
@@ -72,7 +72,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       neuron_(spec, input),
       leaves_(make_leaves(input.n_samples, spec.first_sample, wanted.n_batch)),
       d_bias_(wanted.bias ? Array<float>::zeros(count_groups(input.n_samples) * row_) : Array<float>()),
-      d_state_(Array<float>::zeros(static_cast<std::size_t>(input.n_samples) * row_)),
+      d_state_(Array<float>::zeros(static_cast<std::size_t>(input.n_samples) * row_ * spec.shape->n_states)),
       pass_(backward_pass(spec, input, saved, neuron_, {})) {
   const bool any = n_steps_ > 0 && !leaves_.empty();
   const std::size_t n_branches = !separate_ ? 1 : leaves_.empty() ? 0 : leaves_.back().branch + 1;
@@ -94,15 +94,16 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
     }
     senders_.push_back({lists, LeafSums(out_.d_weight[k].data(), n_weights, leaves_), from.n_pre * row_, {}});
   }
-  out_.d_parameters.resize(spec.model->n_parameters);
-  for (int k = 0; k < spec.model->n_parameters; ++k) {
-    d_parameters_by_sample_.push_back(spec.learns[k] ? Array<float>::zeros(n_samples_ * row_) : Array<float>());
+  out_.d_parameters.resize(spec.n_learnt());
+  for (int k = 0; k < spec.n_learnt(); ++k) {
+    d_parameters_by_sample_.push_back(Array<float>::zeros(n_samples_ * row_));
     pass_.d_parameters_by_sample[k] = d_parameters_by_sample_[k].data();
   }
   pass_.potentials = saved.potentials;
-  pass_.initial_state = input.state[0];
+  pass_.rows = saved.rows;
+  std::copy(std::begin(input.state), std::end(input.state), pass_.initial_state);
   pass_.d_potentials = d_out;
-  pass_.d_state[0] = d_state_.data();
+  for (int s = 0; s < spec.shape->n_states; ++s) pass_.d_state[s] = d_state_.data() + s * n_samples_ * row_;
   pass_.n_senders = static_cast<int>(senders_.size());
 }
 
@@ -161,7 +162,7 @@ void Backward::add_groups_of(const Leaf& leaf, const Sender& from) const {
 }  // namespace
 
 bool goes_by_list(const LayerSpec& spec, const LayerInput& input, const Wanted& wanted) {
-  if (spec.model->fires() || spec.n_tiles() != 1 || input.reads_rows()) return false;
+  if (spec.fires || spec.n_tiles() != 1 || input.reads_rows()) return false;
   std::size_t n_pre = 0;
   for (std::size_t k = 0; k < input.sources.size(); ++k) {
     const SourceInput& from = input.sources[k];

@@ -4,7 +4,7 @@
 // Cost a neuron and step: forward about 8 flops on 2 to 4 values of memory, backward about 20 on 4 to 6.
 #include <type_traits>
 
-#include "codelets/neuron/models.h"
+#include "codelets/neuron.h"
 #include "codelets/surrogate.h"
 #include "dense_neurons.h"
 
@@ -26,15 +26,6 @@ inline std::size_t row(const DensePopulation<F>& p, int t, int sample) {
   return (static_cast<std::size_t>(t) * p.n_samples + sample) * p.n;
 }
 
-// Calls body with 0 to n - 1 as constants.
-template <int n, class Body>
-inline void each_constant(Body&& body) {
-  if constexpr (n > 0) {
-    each_constant<n - 1>(body);
-    body(std::integral_constant<int, n - 1>());
-  }
-}
-
 // out[k] = σ'(x[k] - θ[k]) if the neuron is listed (x > θ_grad, or it fired), else 0.
 template <class F>
 void listed_surrogate(const DensePopulation<F>& p, const F* x, const F* theta, const F* theta_grad, F* out, int n) {
@@ -48,18 +39,20 @@ void listed_surrogate(const DensePopulation<F>& p, const F* x, const F* theta, c
   });
 }
 
-// A model's parameters and constants, and an array per state, from some neuron on.
+// The entries of the neurons from some neuron on.
 template <class M, class F>
-struct Neurons {
-  const F* parameter[M::n_parameters];
-  F constant[M::n_constants];
+struct Entries {
+  const F* of[M::n_entries];
 
-  Neurons(const DensePopulation<F>& p, int first) {
-    for (int q = 0; q < M::n_parameters; ++q) parameter[q] = p.parameters[q] + first;
-    for (int j = 0; j < M::n_constants; ++j) constant[j] = p.constants[j];
+  Entries(const F* const* entries, int first) {
+    for (int q = 0; q < M::n_entries; ++q) of[q] = entries[q] + first;
+  }
+  void load(F* p, int k) const {
+    for (int q = 0; q < M::n_entries; ++q) p[q] = of[q][k];
   }
 };
 
+// An array per state, from some neuron on.
 template <class M, class T>
 struct Rows {
   T* of[M::n_states];
@@ -70,25 +63,24 @@ struct Rows {
   }
 };
 
-// Which neurons fired; none before the first step of a sequence (`fresh`).
-template <class M, bool fresh, class F>
+// Which neurons fired; none of a readout or before the first step of a sequence (`silent`).
+template <class M, bool silent, class F>
 inline Fired<F> fired_before(F x, const F* p) {
-  if constexpr (fresh || M::threshold < 0)
+  if constexpr (silent || !M::may_fire)
     return {false};
   else
     return Fired<F>::of(x, p[M::threshold]);
 }
 
-template <class M, bool fresh, class F>
-inline void step_row(const Neurons<M, F>& neurons, const F* current, const Rows<M, const F>& before,
+template <class M, bool silent, class F>
+inline void step_row(const Entries<M, F>& entries, const F* current, const Rows<M, const F>& before,
                      const Rows<M, F>& after, int n) {
   SPARSESNN_INDEPENDENT
   for (int k = 0; k < n; ++k) {
-    F z[M::n_states], p[M::n_parameters];
+    F z[M::n_states], p[M::n_entries];
     for (int s = 0; s < M::n_states; ++s) z[s] = before.of[s][k];
-    for (int q = 0; q < M::n_parameters; ++q) p[q] = neurons.parameter[q][k];
-    const Fired<F> fired = fired_before<M, fresh>(z[0], p);
-    M::step(z, p, neurons.constant, fired, fired, current[k]);
+    entries.load(p, k);
+    M::step(z, p, fired_before<M, silent>(z[0], p), current[k]);
     for (int s = 0; s < M::n_states; ++s) after.of[s][k] = z[s];
   }
 }
@@ -96,7 +88,7 @@ inline void step_row(const Neurons<M, F>& neurons, const F* current, const Rows<
 template <class M, class F>
 void forward_block(const DensePopulation<F>& p, const DenseForward<F>& a, int sample, int n0, int n1) {
   const int n = n1 - n0;
-  const Neurons<M, F> neurons(p, n0);
+  const Entries<M, F> entries(p.entries, n0);
   const std::size_t here = row(p, 0, sample) + n0;
   const bool keeps = a.rows[0] != nullptr;
   const auto copy = [n](const F* from, F* to) {
@@ -112,15 +104,15 @@ void forward_block(const DensePopulation<F>& p, const DenseForward<F>& a, int sa
   for (int t = 0; t < p.n_steps; ++t) {
     const std::size_t at = row(p, t, sample) + n0;
     const Rows<M, F> next = keeps ? Rows<M, F>(a.rows, row(p, t + 1, sample) + n0) : end;
-    if (p.fresh && t == 0)
-      step_row<M, true>(neurons, a.current + at, state, next, n);
+    if (!p.fires || (p.fresh && t == 0))
+      step_row<M, true>(entries, a.current + at, state, next, n);
     else
-      step_row<M, false>(neurons, a.current + at, state, next, n);
+      step_row<M, false>(entries, a.current + at, state, next, n);
     const F* x = next.of[0];
-    if constexpr (M::threshold < 0) {
+    if (!p.fires) {
       if (a.out) copy(x, a.out + at);
-    } else {
-      const F* theta = neurons.parameter[M::threshold];
+    } else if constexpr (M::may_fire) {
+      const F* theta = entries.of[M::threshold];
       if (a.out) {
         F* out = a.out + at;
         SPARSESNN_INDEPENDENT
@@ -138,17 +130,24 @@ void forward_block(const DensePopulation<F>& p, const DenseForward<F>& a, int sa
     if (state.of[s] != end.of[s]) copy(state.of[s], end.of[s]);
 }
 
-// ∂L/∂p of parameter q by one step, added to `sum`; `by_spike`: the part through σ', for the threshold.
-template <class M, int q, bool fresh, class F>
-inline void add_by_parameter(const Neurons<M, F>& neurons, const Rows<M, F>& d, const Rows<M, const F>& before,
-                             const F* current, const F* by_spike, F* sum, int n) {
+// ∂L/∂p of a parameter by one step, added to `sum`; by: the entries differentiated by it; by_spike: the part through
+// σ'.
+template <class M, bool silent, class F>
+inline void add_by_parameter(const Entries<M, F>& entries, const Entries<M, F>& by, const Rows<M, F>& d,
+                             const Rows<M, const F>& before, const Rows<M, const F>& after, const F* current,
+                             const F* by_spike, bool fires, F* sum, int n) {
   SPARSESNN_INDEPENDENT
   for (int k = 0; k < n; ++k) {
-    F z[M::n_states], p[M::n_parameters], d_k[M::n_states];
-    for (int s = 0; s < M::n_states; ++s) z[s] = before.of[s][k], d_k[s] = d.of[s][k];
-    for (int r = 0; r < M::n_parameters; ++r) p[r] = neurons.parameter[r][k];
-    const F by = M::by_parameter(q, d_k, z, p, neurons.constant, fired_before<M, fresh>(z[0], p), current[k]);
-    sum[k] += q == M::threshold ? -by_spike[k] + by : by;
+    F z[M::n_states], now[M::n_states], p[M::n_entries], d_p[M::n_entries], d_k[M::n_states];
+    for (int s = 0; s < M::n_states; ++s) z[s] = before.of[s][k], now[s] = after.of[s][k], d_k[s] = d.of[s][k];
+    entries.load(p, k);
+    by.load(d_p, k);
+    sum[k] += M::by_parameter(d_k, z, now, p, d_p, fired_before<M, silent>(z[0], p), current[k]);
+  }
+  if constexpr (M::may_fire) {
+    if (!fires) return;
+    SPARSESNN_INDEPENDENT
+    for (int k = 0; k < n; ++k) sum[k] -= by_spike[k] * by.of[M::threshold][k];
   }
 }
 
@@ -156,7 +155,7 @@ template <class M, class F>
 void backward_block(const DensePopulation<F>& p, const DenseBackward<F>& a, int sample, int n0, int n1) {
   alignas(64) F sigma[max_block], by_spike[max_block];
   const int n = n1 - n0;
-  const Neurons<M, F> neurons(p, n0);
+  const Entries<M, F> entries(p.entries, n0);
   const std::size_t here = row(p, 0, sample) + n0;
   const Rows<M, F> d(a.d_state, here);
   const F through = p.detach_reset ? F(0) : F(1);
@@ -166,55 +165,54 @@ void backward_block(const DensePopulation<F>& p, const DenseBackward<F>& a, int 
     const Rows<M, const F> before(a.rows, at);
     const F* d_out = a.d_out + at;
     F* d_current = a.d_current + at;
-    if constexpr (M::threshold < 0) {
+    const auto each = [&](auto&& adjoint) {
       SPARSESNN_INDEPENDENT
       for (int k = 0; k < n; ++k) {
-        F d_k[M::n_states], p_k[M::n_parameters];
+        F d_k[M::n_states], p_k[M::n_entries];
         for (int s = 0; s < M::n_states; ++s) d_k[s] = d.of[s][k];
-        for (int q = 0; q < M::n_parameters; ++q) p_k[q] = neurons.parameter[q][k];
-        M::adjoint(d_k, p_k, neurons.constant, d_out[k]);
+        entries.load(p_k, k);
+        adjoint(k, d_k, p_k);
         for (int s = 0; s < M::n_states; ++s) d.of[s][k] = d_k[s];
-        d_current[k] = M::d_current(d_k, p_k, neurons.constant);
+        d_current[k] = M::d_current(d_k, p_k);
       }
-    } else {
-      const F* theta = neurons.parameter[M::threshold];
-      const F* x = a.rows[0] + row(p, t + 1, sample) + n0;
-      listed_surrogate(p, x, theta, p.grad_threshold + n0, sigma, n);
-      SPARSESNN_INDEPENDENT
-      for (int k = 0; k < n; ++k) {
-        F d_k[M::n_states], p_k[M::n_parameters];
-        for (int s = 0; s < M::n_states; ++s) d_k[s] = d.of[s][k];
-        for (int q = 0; q < M::n_parameters; ++q) p_k[q] = neurons.parameter[q][k];
-        const At<F> at_k{Fired<F>::of(x[k], theta[k]), sigma[k], sigma[k] * d_out[k], x[k], through};
-        by_spike[k] = M::adjoint(d_k, p_k, neurons.constant, at_k);
-        for (int s = 0; s < M::n_states; ++s) d.of[s][k] = d_k[s];
-        d_current[k] = M::d_current(d_k, p_k, neurons.constant);
+    };
+    if constexpr (M::may_read_out)
+      if (!p.fires) each([&](int k, F* d_k, const F* p_k) { M::adjoint(d_k, p_k, d_out[k]); });
+    if constexpr (M::may_fire)
+      if (p.fires) {
+        const F* theta = entries.of[M::threshold];
+        const F* x = a.rows[0] + row(p, t + 1, sample) + n0;
+        listed_surrogate(p, x, theta, p.grad_threshold + n0, sigma, n);
+        each([&](int k, F* d_k, const F* p_k) {
+          const At<F> at_k{Fired<F>::of(x[k], theta[k]), sigma[k], sigma[k] * d_out[k], x[k], through};
+          by_spike[k] = M::template pull<true, true>(d_k, p_k, at_k);
+        });
       }
-    }
     if (d_bias) SPARSESNN_INDEPENDENT
     for (int k = 0; k < n; ++k) d_bias[k] += d_current[k];
     const F* current = a.current ? a.current + at : nullptr;
-    each_constant<M::n_parameters>([&](auto q) {
-      if (!a.d_parameters[q]) return;
+    for (int q = 0; q < p.n_learnt; ++q) {
+      const Entries<M, F> by(p.derivatives[q], n0);
+      const Rows<M, const F> after(a.rows, row(p, t + 1, sample) + n0);
       F* const to = a.d_parameters[q] + here;
-      if (p.fresh && t == 0)
-        add_by_parameter<M, q(), true>(neurons, d, before, current, by_spike, to, n);
+      if (!p.fires || (p.fresh && t == 0))
+        add_by_parameter<M, true>(entries, by, d, before, after, current, by_spike, p.fires, to, n);
       else
-        add_by_parameter<M, q(), false>(neurons, d, before, current, by_spike, to, n);
-    });
+        add_by_parameter<M, false>(entries, by, d, before, after, current, by_spike, p.fires, to, n);
+    }
   }
 }
 
 template <class F>
 void forward(const DensePopulation<F>& p, const DenseForward<F>& a, int sample, int n0, int n1) {
-  Models::with(model_index(*p.model), [&](auto model) { forward_block<decltype(model)>(p, a, sample, n0, n1); });
+  Shapes::with(shape_index(*p.shape), [&](auto shape) { forward_block<decltype(shape)>(p, a, sample, n0, n1); });
 }
 
 template <class F>
 void backward(const DensePopulation<F>& p, const DenseBackward<F>& a, int sample, int n0, int n1) {
   for (int first = n0; first < n1; first += max_block)
-    Models::with(model_index(*p.model), [&](auto model) {
-      backward_block<decltype(model)>(p, a, sample, first, first + max_block < n1 ? first + max_block : n1);
+    Shapes::with(shape_index(*p.shape), [&](auto shape) {
+      backward_block<decltype(shape)>(p, a, sample, first, first + max_block < n1 ? first + max_block : n1);
     });
 }
 

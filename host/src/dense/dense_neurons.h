@@ -17,18 +17,19 @@ namespace sparsesnn {
 // The dynamics of a population; `surrogate`: index in codelets/surrogate.h.
 template <class F>
 struct DensePopulation {
-  const NeuronModel* model;
-  F constants[max_constants];
-  bool detach_reset;
+  const NeuronShape* shape;
+  bool fires, detach_reset;
   int surrogate;
   F slope;
-  int n_steps, n_samples, n;            // T of the chunk, B, N
-  bool fresh;                           // a sequence begins: no neuron has fired before its first step
-  const F* parameters[max_parameters];  // [N] each, in the model's order
-  const F* grad_threshold;              // [N]; null for a readout
+  int n_steps, n_samples, n;                      // T of the chunk, B, N
+  bool fresh;                                     // a sequence begins: no neuron has fired before its first step
+  const F* entries[max_entries];                  // [N] each, in the shape's order
+  int n_learnt;                                   // trained parameters whose gradients are wanted
+  const F* derivatives[max_learnt][max_entries];  // of the entries by each of them, [N]
+  const F* grad_threshold;                        // [N]; null for a readout
 };
 
-// Advances all states by the model's step (codelets/neuron/neuron.h).
+// Advances all states by a step (codelets/neuron.h).
 template <class F>
 struct DenseForward {
   const F* current;      // [T, B, N]
@@ -39,7 +40,7 @@ struct DenseForward {
   F* rows[max_states];
 };
 
-// d_state by the model's adjoint, with q = σ'(x - θ)·d_out at listed neurons.
+// d_state by the adjoint of a step, with q = σ'(x - θ)·d_out at listed neurons.
 template <class F>
 struct DenseBackward {
   const F* rows[max_states];  // as a forward pass wrote them; a readout reads them only for d_parameters
@@ -47,7 +48,7 @@ struct DenseBackward {
   F* d_state[max_states];     // [B, N], running
   F* d_current;               // [T, B, N]
   // [B, N], the sums over the steps of the chunk are added; null if not wanted
-  F *d_bias, *d_parameters[max_parameters];
+  F *d_bias, *d_parameters[max_learnt];
   const F* current;  // as the forward pass read it, for d_parameters; else null
 };
 

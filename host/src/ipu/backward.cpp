@@ -48,6 +48,8 @@ void Builder::add_backward_stage(const Stage& stage, Sequence& step) {
   add_stage_sums(stage, turn);
   turn.add(Execute(state));
   list_grads.add_to_graph();
+  for (auto& [tile, x] : states.tiles())
+    if (x.numbers["terms"].empty()) x.push("terms", EntryTerm{});
   states.add_to_graph();
   add_turns(n_turns, turn, step);
   if (loops()) step.add(Execute(lists));
@@ -199,34 +201,33 @@ void Builder::add_state_grad(std::size_t index, unsigned turn, Vertices& vertice
   for (std::size_t k = 0; k < p.shards.size(); ++k) {
     const Shard& s = p.shards[k];
     Vertices::OfTile& x = vertices.on(s.tile);
-    StateShard record{turn,
-                      s.n,
-                      s.first,
-                      static_cast<unsigned>(v.stride),
-                      static_cast<unsigned>(v.slots),
-                      static_cast<unsigned>(v.ring),
-                      static_cast<unsigned>(history_rows(p)),
-                      p.model->place,
-                      p.model->n_states,
-                      p.model->fires ? p.model->threshold : 31,
-                      reads_out,
-                      p.detach_reset,
-                      p.surrogate,
-                      spec_.trains() ? p.learns : 0,
-                      every(p),
-                      kept(p),
-                      part_ == Part::whole && !reads_out && spec_.regularizes(),
-                      decoding(),
-                      p.d_operations,
-                      p.slope,
-                      {}};
-    std::copy(p.constants.begin(), p.constants.end(), record.constants);
+    const StateShard record{turn,
+                            s.n,
+                            s.first,
+                            static_cast<unsigned>(v.stride),
+                            static_cast<unsigned>(v.slots),
+                            static_cast<unsigned>(v.ring),
+                            static_cast<unsigned>(history_rows(p)),
+                            index_of(*p.shape),
+                            p.n_states(),
+                            reads_out,
+                            p.detach_reset,
+                            p.surrogate,
+                            static_cast<unsigned>(x.numbers["terms"].size() / (sizeof(EntryTerm) / sizeof(unsigned))),
+                            static_cast<unsigned>(p.terms.size()),
+                            every(p),
+                            p.kept,
+                            part_ == Part::whole && !reads_out && spec_.regularizes(),
+                            decoding(),
+                            p.d_operations,
+                            p.slope};
     x.push("shards", record);
+    for (unsigned term = 0; term < record.n_terms; ++term) x.push("terms", p.terms[term]);
     x.lists["lists"].push_back(reads_out ? pad(UNSIGNED_SHORT, s.tile) : sent_back(index));
     x.lists["e"].push_back(reads_out ? pad(FLOAT, s.tile) : v.e.all());
     const bool decoded = reads_out && decodes();
-    x.lists["history"].push_back(!reads_out || part_ == Part::whole ? v.history.part(k) : pad(FLOAT, s.tile));
-    x.lists["parameters"].push_back(v.parameters.part(k));
+    x.lists["history"].push_back(reads_history(p) || part_ == Part::whole ? v.history.part(k) : pad(FLOAT, s.tile));
+    x.lists["entries"].push_back(v.entries.part(k));
     x.lists["memory"].push_back(decoded ? v.memory.part(k) : pad(FLOAT, s.tile));
     x.lists["d_values"].push_back(reads_out ? v.d_value.part(k) : pad(FLOAT, s.tile));
     x.lists["regularizer"].push_back(v.regularizer.empty() ? pad(FLOAT, s.tile) : v.regularizer[k]);

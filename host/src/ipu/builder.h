@@ -66,10 +66,10 @@ class Builder {
  private:
   // One trained value a neuron, or a population: a bias, or a parameter of the model.
   struct Vector {
-    const char* name;
+    std::string name;
     int parameter;      // its place among the model's; -1: the bias
     bool shared;        // by the population: every shard has a copy [2]
-    unsigned of_shard;  // which vector of d_vectors
+    unsigned of_shard;  // which row of d_parameters
     Parted value, moment1, moment2;
     Tensor total;  // if shared: the sum of its gradient [2]
   };
@@ -80,7 +80,8 @@ class Builder {
     std::vector<unsigned> incoming;  // connections, in the order of sums
     std::vector<unsigned> outgoing;
     std::size_t stride = 0, slots = 0, bucket_stride = 0, ring = 1;  // of lists; rows of d_current
-    Parted parameters, bias, history, memory, masks, d_states, d_current, d_vectors;
+    Parted entries, bias, history, memory, masks, d_states, d_current, d_vectors;
+    Parted parameters, d_parameters;  // if some are trained
     Parted kept, dropped, counts, e, buckets, d_value;
     std::map<unsigned, Tensor> sent;  // by lag: [B · stride]
     std::vector<Vector> vectors;
@@ -105,11 +106,13 @@ class Builder {
   std::size_t width(const Shard& s) const { return even(s.n); }
   // The words of both masks of a sample; see `Masks` in codelets/ipu/vertex.h.
   std::size_t words(const Shard& s) const { return s.n <= 16 ? 1 : 2 * ((s.n + 31) / 32); }
-  // The states of which all steps are kept.
-  unsigned kept(const Population& p) const { return spec_.trains() ? p.kept : 0; }
+  // Whether the gradients of its neurons read states of all steps.
+  bool reads_history(const Population& p) const { return p.spikes() || !p.terms.empty(); }
   // Rows of `States` in codelets/ipu/vertex.h, of B·w floats each.
   std::size_t history_blocks(const Population& p) const;
   std::size_t memory_rows(const Population& p) const;
+  // The rows in front of the states: those of a readout's values.
+  unsigned n_decoded(const Population& p) const { return p.reads_out() && !spec_.maximum_of_means() ? 2 : 0; }
   bool loops() const { return spec_.loops_rounds && part_ == Part::whole && n_rounds_ > 1; }
   // For a population whose steps run again for the backward pass: steps of a segment; else 0. A readout keeps all
   // steps.
@@ -204,7 +207,8 @@ class Builder {
   // ---- passes.cpp: the edges of a pass, from its owner's tensors to ours and back
 
   void narrow_lists(std::size_t index, const Tensor& lists, Sequence& program);
-  void take_neurons(std::size_t index, const std::vector<Tensor>& biases, Sequence& program);
+  void take_neurons(std::size_t index, const std::vector<Tensor>& biases, const std::vector<Tensor>& entries,
+                    Sequence& program);
   ForwardOutputs forward_outputs(Sequence& program);
   Tensor by_step(const Population& p, const Parted& parts, std::size_t size) const;
   Tensor columns(const Population& p, const Parted& parts, std::size_t rows) const;
@@ -218,6 +222,10 @@ class Builder {
 
   void add_update(Sequence& pass);
   void fill_vectors(Vertices::OfTile& x, unsigned tile, const std::vector<const char*>& fields);
+  void add_formula(const Population& p, std::size_t shard, const Formula& formula, bool reads_sums, const Tensor& out,
+                   const Placed& v, Vertices& vertices);
+  void run_formulas(const char* name, bool backwards, Sequence& pass);
+  Tensor gradient_of(const Placed& v, const Vector& vector, const Population& p, std::size_t shard) const;
   void add_vector(const Population& p, std::size_t index, std::size_t k, const Vector& vector, Vertices::OfTile& x,
                   Vertices::OfTile& y);
   void add_up_replicas(Sequence& pass);

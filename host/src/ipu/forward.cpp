@@ -146,21 +146,20 @@ void Builder::add_forward(std::size_t index, unsigned turn, Vertices& vertices) 
   for (std::size_t k = 0; k < p.shards.size(); ++k) {
     const Shard& s = p.shards[k];
     Vertices::OfTile& x = vertices.on(s.tile);
-    ForwardShard record{turn,
-                        x.size_of("lists"),
-                        static_cast<unsigned>(v.incoming.size()),
-                        s.n,
-                        static_cast<unsigned>(history_rows(p)),
-                        every(p),
-                        kept(p),
-                        p.model->place,
-                        p.model->n_states,
-                        p.reads_out(),
-                        decoding(),
-                        spec_.n_steps,
-                        p.operations,
-                        {}};
-    std::copy(p.constants.begin(), p.constants.end(), record.constants);
+    const ForwardShard record{turn,
+                              x.size_of("lists"),
+                              static_cast<unsigned>(v.incoming.size()),
+                              s.n,
+                              static_cast<unsigned>(history_rows(p)),
+                              n_decoded(p),
+                              every(p),
+                              p.kept,
+                              index_of(*p.shape),
+                              p.n_states(),
+                              p.reads_out(),
+                              decoding(),
+                              spec_.n_steps,
+                              p.operations};
     x.push("shards", record);
     for (const unsigned i : v.incoming) {
       const Connection& c = spec_.connections[i];
@@ -169,7 +168,7 @@ void Builder::add_forward(std::size_t index, unsigned turn, Vertices& vertices) 
       x.lists["lists"].push_back(pre.sent.at(lag(c)));
       x.lists["weights"].push_back(read_weights(i, k));
     }
-    x.lists["parameters"].push_back(v.parameters.part(k));
+    x.lists["entries"].push_back(v.entries.part(k));
     x.lists["bias"].push_back(v.bias.part(k));
     x.lists["history"].push_back(v.history.part(k));
     x.lists["memory"].push_back(memory_rows(p) ? v.memory.part(k) : pad(FLOAT, s.tile));

@@ -29,6 +29,13 @@ std::vector<T> ranges(const Tiles& rows) {
   return found;
 }
 
+// Constants, steps, results.
+using FormulaTuple = std::tuple<std::vector<float>, Tiles, std::vector<unsigned>>;
+
+Formula formula(const FormulaTuple& given) {
+  return {std::get<0>(given), ranges<FormulaStep>(std::get<1>(given)), std::get<2>(given)};
+}
+
 nb::object array(nb::handle owner, Buffer& buffer) {
   const std::size_t n = buffer.n;
   switch (buffer.type) {
@@ -103,13 +110,15 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
   nb::class_<Population>(m, "Population", "One population of a plan; see host/src/ipu/spec.h.")
       .def(
           "__init__",
-          [](Population* self, std::string name, const std::string& model, unsigned n, unsigned capacity,
-             const Tiles& shards, const Tiles& collectors, std::vector<float> constants, bool detach_reset,
-             unsigned surrogate, float slope, bool fixed, bool bias, unsigned learns, unsigned shared, unsigned kept,
-             const std::tuple<unsigned, unsigned>& operations, std::vector<float> lows, std::vector<float> highs,
-             std::vector<float> parameters) {
+          [](Population* self, std::string name, const std::string& shape, bool fires, unsigned n, unsigned capacity,
+             const Tiles& shards, const Tiles& collectors, bool detach_reset, unsigned surrogate, float slope,
+             bool fixed, bool bias, unsigned kept, const std::tuple<unsigned, unsigned>& operations,
+             std::vector<float> entries,
+             const std::vector<std::tuple<std::string, bool, bool, float, float>>& parameters, const Tiles& terms,
+             const FormulaTuple& entries_of_parameters, const FormulaTuple& d_parameters) {
             new (self) Population{std::move(name),
-                                  model.empty() ? nullptr : &find_model(model),
+                                  shape.empty() ? nullptr : &shape_named(shape),
+                                  fires,
                                   n,
                                   capacity,
                                   ranges<Shard>(shards),
@@ -119,20 +128,22 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
                                   fixed,
                                   bias,
                                   slope,
-                                  std::move(constants),
                                   0,
-                                  learns,
-                                  shared,
                                   kept,
                                   std::get<0>(operations),
                                   std::get<1>(operations),
-                                  std::move(lows),
-                                  std::move(highs),
-                                  std::move(parameters)};
+                                  std::move(entries),
+                                  ranges<EntryTerm>(terms),
+                                  {},
+                                  formula(entries_of_parameters),
+                                  formula(d_parameters),
+                                  {}};
+            for (const auto& [parameter, trained, shared, low, high] : parameters)
+              self->parameters.push_back({parameter, trained, shared, low, high});
           },
-          nb::kw_only(), "name"_a, "model"_a, "n"_a, "capacity"_a, "shards"_a, "collectors"_a, "constants"_a,
-          "detach_reset"_a, "surrogate"_a, "slope"_a, "fixed"_a, "bias"_a, "learns"_a, "shared"_a, "kept"_a,
-          "operations"_a, "lows"_a, "highs"_a, "parameters"_a);
+          nb::kw_only(), "name"_a, "shape"_a, "fires"_a, "n"_a, "capacity"_a, "shards"_a, "collectors"_a,
+          "detach_reset"_a, "surrogate"_a, "slope"_a, "fixed"_a, "bias"_a, "kept"_a, "operations"_a, "entries"_a,
+          "parameters"_a, "terms"_a, "entries_of_parameters"_a, "d_parameters"_a);
 
   nb::class_<Connection>(m, "Connection", "One connection: indices of pre and post, delay, reducers.")
       .def(
@@ -233,6 +244,15 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
           },
           "name"_a, "The host's memory of a stream, as a flat NumPy array.")
       .def("names", &Program::names);
+
+  m.def(
+      "find_shape",
+      [](int n_states, bool fires, bool in_order, std::vector<std::string> entries, std::vector<std::string> ones) {
+        const auto& shape = shape_for({n_states, fires, in_order, std::move(entries), std::move(ones)});
+        return nb::make_tuple(shape.name, shape.entries);
+      },
+      nb::kw_only(), "n_states"_a, "fires"_a, "in_order"_a, "entries"_a, "ones"_a,
+      "Name and entries of the smallest compiled shape of neurons with these entries.");
 
 #ifdef SPARSESNN_POPLAR_SDK
   m.attr("has_sdk") = true;

@@ -96,7 +96,8 @@ void Builder::add_regularizer(Sequence& pass) {
 Tensor Builder::potentials_of(const Population& p, const Placed& v) {
   std::vector<Tensor> shards, parts;
   for (std::size_t k = 0; k < p.shards.size(); ++k) {
-    const Tensor history = v.history.part(k).reshape({spec_.n_steps, spec_.n_samples, width(p.shards[k])});
+    const std::size_t w = width(p.shards[k]), size = std::size_t{spec_.n_steps} * spec_.n_samples * w;
+    const Tensor history = v.history.part(k).slice(0, size).reshape({spec_.n_steps, spec_.n_samples, w});
     shards.push_back(history.slice(0, p.shards[k].n, 2));
   }
   const Tensor all = concat(shards, 2);

@@ -11,7 +11,7 @@ ForwardOutputs Builder::forward_pass(const ForwardInputs& in, bool saves, Sequen
   narrow_lists(0, in.lists, program);
   for (std::size_t k = 0; k < joined_.size(); ++k)
     take_columns(in.weights.at(k), spec_.populations[spec_.connections[k].post], joined_[k].weights, program);
-  for (std::size_t k = 1; k < populations_.size(); ++k) take_neurons(k, in.biases, program);
+  for (std::size_t k = 1; k < populations_.size(); ++k) take_neurons(k, in.biases, in.entries, program);
   Sequence steps;
   forward_steps(steps);
   reset_clocks(forward_clocks_, 0, program);
@@ -25,13 +25,13 @@ BackwardOutputs Builder::backward_pass(const BackwardInputs& in, bool input_grad
   input_gradient_ = input_gradient;
   find_rounds();
   for (std::size_t k = 1; k < populations_.size(); ++k)
-    if (spec_.populations[k].spikes()) given_[spec_.populations[k].name + ".history"] = in.histories.at(k);
+    if (reads_history(spec_.populations[k])) given_[spec_.populations[k].name + ".history"] = in.histories.at(k);
   make_variables();
   for (std::size_t k = 0; k < populations_.size(); ++k)
     if (spikes_or_input(spec_.populations[k])) narrow_lists(k, in.lists.at(k), program);
   for (std::size_t k = 0; k < joined_.size(); ++k)
     take_columns(in.weights.at(k), spec_.populations[spec_.connections[k].post], joined_[k].weights, program);
-  for (std::size_t k = 1; k < populations_.size(); ++k) take_neurons(k, {}, program);
+  for (std::size_t k = 1; k < populations_.size(); ++k) take_neurons(k, {}, in.entries, program);
   clear_gradients(program);
   take_gradient(in.d_out, program);
   Sequence steps;
@@ -56,8 +56,9 @@ void Builder::narrow_lists(std::size_t index, const Tensor& lists, Sequence& pro
   program.add(Execute(cs));
 }
 
-// Parameters, bias, and zeros for padded weights.
-void Builder::take_neurons(std::size_t index, const std::vector<Tensor>& biases, Sequence& program) {
+// Entries, bias, and zeros for padded weights.
+void Builder::take_neurons(std::size_t index, const std::vector<Tensor>& biases, const std::vector<Tensor>& entries,
+                           Sequence& program) {
   const Population& p = spec_.populations[index];
   Placed& v = populations_[index];
   const bool forward = part_ == Part::forward;
@@ -70,10 +71,10 @@ void Builder::take_neurons(std::size_t index, const std::vector<Tensor>& biases,
   for (std::size_t k = 0; k < p.shards.size(); ++k) {
     const Shard& s = p.shards[k];
     const std::size_t w = width(s);
-    std::vector<float> rows(p.parameter_rows() * w, 0.0f);
-    for (unsigned row = 0; row < p.parameter_rows(); ++row)
-      for (unsigned n = 0; n < s.n; ++n) rows[row * w + n] = p.parameters[row * p.n + s.first + n];
-    fill(rows, s.tile, v.parameters.part(k));
+    std::vector<float> rows(p.entry_rows() * w, 0.0f);
+    for (unsigned row = 0; row < p.entry_rows(); ++row)
+      for (unsigned n = 0; n < s.n; ++n) rows[row * w + n] = p.entries[row * p.n + s.first + n];
+    fill(rows, s.tile, v.entries.part(k));
     if (forward && !p.bias) fill(std::vector<float>(w, 0.0f), s.tile, v.bias.part(k));
     if (w == s.n) continue;
     if (forward && p.bias) fill({0.0f}, s.tile, v.bias.part(k).slice(s.n, w));
@@ -83,6 +84,16 @@ void Builder::take_neurons(std::size_t index, const std::vector<Tensor>& biases,
     }
   }
   program.add(Copy(concat(from), concat(to), false, p.name + " numbers"));
+  from.clear(), to.clear();
+  for (std::size_t k = 0; k < p.shards.size(); ++k) {
+    const Shard& s = p.shards[k];
+    for (std::size_t given = 0; given < p.given_rows.size(); ++given)
+      for (const std::size_t row : p.given_rows[given]) {
+        from.push_back(entries.at(index).slice(given, given + 1).slice(s.first, s.first + s.n, 1).flatten());
+        to.push_back(v.entries.part(k).slice(row * width(s), row * width(s) + s.n));
+      }
+  }
+  if (!to.empty()) program.add(Copy(concat(from), concat(to), false, p.name + " entries"));
   if (forward && p.bias) take_columns(biases.at(index).reshape({1, p.n}), p, v.bias, program);
 }
 
@@ -94,6 +105,7 @@ ForwardOutputs Builder::forward_outputs(Sequence& program) {
   for (std::size_t index = 1; index < n; ++index) {
     const Population& p = spec_.populations[index];
     Placed& v = populations_[index];
+    if (keeps_history_ && reads_history(p)) out.histories[index] = v.history.all();
     if (!p.spikes()) continue;
     const Parted lists = on_collectors(p, UNSIGNED_INT, "lists", t * (2 + p.capacity)),
                  values = on_collectors(p, FLOAT, "values", t * p.capacity);
@@ -109,12 +121,12 @@ ForwardOutputs Builder::forward_outputs(Sequence& program) {
     program.add(Execute(cs));
     out.lists[index] = by_step(p, lists, 2 + p.capacity).reinterpret(INT);
     out.dropped[index] = by_step(p, v.dropped, 1).reinterpret(INT).reshape({t, spec_.n_samples});
-    if (keeps_history_) out.histories[index] = v.history.all();
     if (index + 1 == n) out.out = by_step(p, values, p.capacity);
   }
   const Population& last = spec_.populations.back();
-  if (!last.spikes())
-    out.out = columns(last, populations_.back().history, t * spec_.n_samples)
+  if (!last.spikes())  // the first block of its history: its potentials
+    out.out = columns(last, populations_.back().history, history_blocks(last) * t * spec_.n_samples)
+                  .slice(0, t * spec_.n_samples)
                   .reshape({t, spec_.n_samples, std::size_t{last.n}});
   return out;
 }
@@ -216,20 +228,25 @@ BackwardOutputs Builder::backward_outputs(Sequence& program) {
     out.d_weights.push_back(columns(spec_.populations[c.post], joined_[k].gradients, spec_.populations[c.pre].n));
   }
   out.d_biases.resize(populations_.size());
-  const ComputeSet cs = graph_.addComputeSet("backward/bias");
+  out.d_entries.resize(populations_.size());
+  const ComputeSet cs = graph_.addComputeSet("backward/neurons");
   bool any = false;
   for (std::size_t index = 1; index < populations_.size(); ++index) {
     const Population& p = spec_.populations[index];
-    if (!p.bias) continue;
+    if (!p.bias && p.terms.empty()) continue;
     any = true;
-    const Parted sums = on_shards(p, FLOAT, "d_bias_sum", [&](const Shard& s) { return width(s); });
+    const std::size_t n_rows = 1 + p.terms.size();
+    const Parted sums = on_shards(p, FLOAT, "d_neurons", [&](const Shard& s) { return n_rows * width(s); });
     for (std::size_t k = 0; k < p.shards.size(); ++k) {
-      const VertexRef x = add(cs, "SumBias", p.shards[k].tile);
-      connect(x, "d_bias", populations_[index].d_vectors.part(k).slice(0, n_workers * width(p.shards[k])));
-      connect(x, "sum", sums.part(k));
+      const VertexRef x = add(cs, "SumRows", p.shards[k].tile);
+      connect(x, "rows", populations_[index].d_vectors.part(k));
+      connect(x, "sums", sums.part(k));
       set(x, "n_neurons", p.shards[k].n);
+      set(x, "n_rows", n_rows);
     }
-    out.d_biases[index] = columns(p, sums, 1).flatten();
+    const Tensor found = columns(p, sums, n_rows);
+    if (p.bias) out.d_biases[index] = found.slice(0, 1).flatten();
+    if (!p.terms.empty()) out.d_entries[index] = found.slice(1, n_rows);
   }
   if (any) program.add(Execute(cs));
   return out;

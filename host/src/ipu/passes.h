@@ -17,13 +17,16 @@ struct ForwardInputs {
   poplar::Tensor lists;                 // of the input: INT [T, B, 2 + K]: n_spikes, n_listed, ids
   std::vector<poplar::Tensor> weights;  // of each connection: FLOAT [M, N]
   std::vector<poplar::Tensor> biases;   // FLOAT [N] of populations with a bias
+  std::vector<poplar::Tensor> entries;  // FLOAT [E, N] of populations with given_rows: these, in their order
 };
 
 struct ForwardOutputs {
   poplar::Tensor out;  // of the last population: FLOAT [T, B, K], 1 for spikes and 0 elsewhere; or potentials [T, B, N]
-  std::vector<poplar::Tensor> lists;      // of spiking populations: INT [T, B, 2 + K], 0 after the last id
-  std::vector<poplar::Tensor> dropped;    // of spiking populations: INT [T, B]
-  std::vector<poplar::Tensor> histories;  // of spiking populations, if saved: FLOAT [n_history], by shard [T, B, w]
+  std::vector<poplar::Tensor> lists;    // of spiking populations: INT [T, B, 2 + K], 0 after the last id
+  std::vector<poplar::Tensor> dropped;  // of spiking populations: INT [T, B]
+  // Of spiking populations, and those with trained parameters, if saved: FLOAT [n_history], by shard [blocks, T, B, w],
+  // see `States` in codelets/ipu/vertex.h.
+  std::vector<poplar::Tensor> histories;
 };
 
 struct BackwardInputs {
@@ -31,12 +34,14 @@ struct BackwardInputs {
   std::vector<poplar::Tensor> lists;      // of the input, and those output by the forward pass
   std::vector<poplar::Tensor> histories;  // output by the forward pass
   std::vector<poplar::Tensor> weights;
+  std::vector<poplar::Tensor> entries;
 };
 
 struct BackwardOutputs {
   poplar::Tensor d_values;                // of the input: FLOAT [T, B, K], 0 in empty slots; if requested
   std::vector<poplar::Tensor> d_weights;  // of each connection: FLOAT [M, N]
   std::vector<poplar::Tensor> d_biases;   // FLOAT [N] of populations with a bias
+  std::vector<poplar::Tensor> d_entries;  // FLOAT [E, N] of populations with given_rows
 };
 
 // `saves`: keep the potentials of all steps for the backward pass. `spec.optimizer` is `none`. Both throw

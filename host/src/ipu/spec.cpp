@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "codelets/ipu/records.h"
-#include "codelets/neuron/models.h"
+#include "host/src/cpu/shape_table.h"
 
 namespace sparsesnn::ipu {
 namespace {
@@ -22,25 +21,56 @@ void check_covers(const std::vector<Range>& ranges, unsigned total, unsigned n_t
   if (end != total) refuse(what + " cover " + std::to_string(end) + " of " + std::to_string(total));
 }
 
+const std::vector<NeuronShape>& shapes() {
+  static const std::vector<NeuronShape> all = describe_shapes();
+  return all;
+}
+
+void check_formula(const Formula& f, std::size_t n_inputs, std::size_t n_results, const std::string& what) {
+  std::size_t n_known = f.constants.size() + n_inputs;
+  bool fits = f.results.size() == n_results;
+  for (const FormulaStep& step : f.steps) {
+    fits = fits && step.operation <= op_divide && step.a < n_known && step.b < n_known;
+    ++n_known;
+  }
+  for (const unsigned result : f.results) fits = fits && result < n_known;
+  if (!fits) refuse(what + " reads a value that does not exist");
+}
+
+void check_neurons(const Population& p) {
+  if (p.n_states() > ipu::max_states) refuse(p.name + ": has " + std::to_string(p.n_states()) + " states");
+  if (p.entries.size() != std::size_t{p.entry_rows()} * p.n)
+    refuse(p.name + ": entries must be [" + std::to_string(p.entry_rows()) + ", n]");
+  for (const EntryTerm& term : p.terms)
+    if (term.row > by_threshold || term.value >= n_values)
+      refuse(p.name + ": an entry reads a value that does not exist");
+  for (const std::vector<unsigned>& rows : p.given_rows)
+    for (const unsigned row : rows)
+      if (row >= p.n_entries()) refuse(p.name + ": an entry that is given does not exist");
+  if (!p.learns()) return;
+  check_formula(p.entries_of_parameters, p.parameters.size(), p.n_entries(), p.name + ": the formula of its entries");
+  check_formula(p.d_parameters, p.parameters.size() + p.terms.size(), p.n_trained(),
+                p.name + ": the formula of its gradients");
+}
+
 }  // namespace
 
-const NeuronModel& find_model(const std::string& name) {
-  static const std::vector<NeuronModel> models = [] {
-    std::vector<NeuronModel> found;
-    base::Models::each([&](int place, auto model) {
-      using M = decltype(model);
-      found.push_back({M::name, static_cast<unsigned>(place), M::n_states, M::n_parameters, M::n_constants,
-                       M::parameter_names, M::threshold >= 0, static_cast<unsigned>(M::threshold)});
-    });
-    return found;
-  }();
+const NeuronShape& shape_named(const std::string& name) {
   std::string names;
-  for (const NeuronModel& m : models) {
-    if (name == m.name) return m;
-    names += (names.empty() ? "" : ", ") + std::string(m.name);
+  for (const NeuronShape& shape : shapes()) {
+    if (name == shape.name) return shape;
+    names += (names.empty() ? "" : ", ") + std::string(shape.name);
   }
-  refuse("there is no neuron model '" + name + "'; there are " + names);
+  refuse("there is no shape of neurons '" + name + "'; there are " + names);
 }
+
+const NeuronShape& shape_for(const NeuronStructure& model) {
+  for (const NeuronShape& shape : shapes())
+    if (covers(shape, model)) return shape;
+  refuse("no shape of neurons has " + std::to_string(model.n_states) + " states and these entries");
+}
+
+unsigned index_of(const NeuronShape& shape) { return static_cast<unsigned>(&shape - shapes().data()); }
 
 void ProgramSpec::check() const {
   const unsigned n_tiles = devices * tiles;
@@ -53,14 +83,8 @@ void ProgramSpec::check() const {
   for (const Population& p : populations) {
     if (!p.is_input()) {
       check_covers(p.shards, p.n, n_tiles, p.name + ": shards");
-      const std::size_t rows = p.parameter_rows(), n_parameters = p.model->n_parameters;
-      if (p.parameters.size() != rows * p.n) refuse(p.name + ": parameters must be [" + std::to_string(rows) + ", n]");
-      if (p.constants.size() != p.model->n_constants || p.constants.size() > max_constants)
-        refuse(p.name + ": has " + std::to_string(p.constants.size()) + " constants");
-      if (p.learns && (p.lows.size() != n_parameters || p.highs.size() != n_parameters))
-        refuse(p.name + ": each parameter needs a range");
+      check_neurons(p);
     }
-    if (p.reads_out() && (p.model->n_states > 1 || p.kept)) refuse(p.name + ": a readout has one state");
     check_covers(p.collectors, n_samples, n_tiles, p.name + ": collectors");
     if (p.reads_out()) continue;
     if (p.n > 65536) refuse(p.name + " has " + std::to_string(p.n) + " neurons; ids are 16 bits: at most 65536");

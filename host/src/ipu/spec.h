@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "codelets/ipu/records.h"
+#include "host/src/cpu/shapes.h"
+
 namespace sparsesnn::ipu {
 
 struct Shard {  // neurons first … first + n - 1 of a population
@@ -21,39 +24,61 @@ struct Reducer {  // adds the shares of some shards of post, for some samples
   unsigned tile, first_shard, n_shards, first_sample, n_samples;
 };
 
-// A neuron model, as codelets/neuron/models.h lists it.
-struct NeuronModel {
-  const char* name;
-  unsigned place, n_states, n_parameters, n_constants;
-  const char* const* parameter_names;
-  bool fires;
-  unsigned threshold;  // its index among the parameters, if it fires
+// A compiled shape of neurons (codelets/neuron.h), by name, or the smallest with all entries of a model. Both throw
+// std::invalid_argument if there is none.
+const NeuronShape& shape_named(const std::string& name);
+const NeuronShape& shape_for(const NeuronStructure& model);
+// Its index in the list of codelets/neuron.h.
+unsigned index_of(const NeuronShape& shape);
+
+// A list of + - × ÷ for each neuron; operands: see FormulaShard in codelets/ipu/records.h.
+struct Formula {
+  std::vector<float> constants;
+  std::vector<FormulaStep> steps;
+  std::vector<unsigned> results;
 };
 
-// By name. Throws std::invalid_argument for an unknown name.
-const NeuronModel& find_model(const std::string& name);
+// A parameter of a neuron model.
+struct Parameter {
+  std::string name;
+  bool trained, shared;  // shared: with one value for all neurons
+  float low, high;       // the range to which it is clamped when read
+};
 
 struct Population {
   std::string name;
-  const NeuronModel* model;  // null: an input
+  const NeuronShape* shape;  // null: an input
+  bool fires;
   unsigned n, capacity;
   std::vector<Shard> shards;
   std::vector<Collector> collectors;
   unsigned surrogate = 0;
   bool detach_reset = true, fixed = false, bias = false;
   float slope = 10;
-  std::vector<float> constants;
   std::uint64_t seed = 0;  // for the choice among candidates; only for passes.h, otherwise each batch sends its own
-  unsigned learns = 0, shared = 0;            // a bit for each parameter: trained, trained with one value for all
-  unsigned kept = 0;                          // see `States` in codelets/ipu/vertex.h
+  unsigned kept = 0;       // see `States` in codelets/ipu/vertex.h
   unsigned operations = 0, d_operations = 0;  // see StateShard in codelets/ipu/records.h; of a step, of its adjoint
-  std::vector<float> lows, highs;             // the range to which each parameter is clamped when read
-  std::vector<float> parameters;              // [rows, n]: the model's, then θ_grad if it fires
+  std::vector<float> entries;                 // [rows, n]: those of the shape, then θ_grad if it fires
+  // The entries that depend on trained parameters. Then, in a program of its own: all parameters of the model, the
+  // entries computed from them, and the gradients of the trained ones from those of the entries.
+  std::vector<EntryTerm> terms;
+  std::vector<Parameter> parameters;
+  Formula entries_of_parameters, d_parameters;
+  // In a pass inside another program's graph (passes.h): the rows of each of these entries, which its owner gives.
+  std::vector<std::vector<unsigned>> given_rows;
 
-  bool is_input() const { return !model; }
-  bool spikes() const { return model && model->fires; }
-  bool reads_out() const { return model && !model->fires; }
-  unsigned parameter_rows() const { return model->n_parameters + model->fires; }
+  bool is_input() const { return !shape; }
+  bool spikes() const { return shape && fires; }
+  bool reads_out() const { return shape && !fires; }
+  unsigned n_states() const { return static_cast<unsigned>(shape->n_states); }
+  unsigned n_entries() const { return static_cast<unsigned>(shape->entries.size()); }
+  unsigned entry_rows() const { return n_entries() + fires; }
+  bool learns() const { return !parameters.empty(); }
+  unsigned n_trained() const {
+    unsigned n = 0;
+    for (const Parameter& p : parameters) n += p.trained;
+    return n;
+  }
 };
 
 struct Connection {

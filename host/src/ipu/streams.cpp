@@ -54,10 +54,11 @@ void Builder::make_streams(Sequence& load, Sequence& save, Sequence& lists) {
     const Placed& v = populations_[k];
     const std::string index = "." + std::to_string(k);
     if (p.is_input()) continue;
-    stream_in("parameters" + index, v.parameters.all(), load);
+    stream_in("entries" + index, v.entries.all(), load);
+    if (p.learns()) stream_in("parameters" + index, v.parameters.all(), load);
     stream_in("bias" + index, v.bias.all(), load);
     for (const Vector& x : v.vectors) {
-      const std::string name = x.name;
+      const std::string& name = x.name;
       if (x.parameter < 0)
         stream_out(name + index, x.value.all(), save);
       else

@@ -1,4 +1,5 @@
 // Once a batch, after the backward steps: gradients of replicas are added, then norm and optimizer.
+#include <algorithm>
 #include <gcl/Collectives.hpp>
 #include <iterator>
 #include <limits>
@@ -14,6 +15,7 @@ constexpr std::size_t max_direct_sums = 16;
 }  // namespace
 
 void Builder::add_update(Sequence& pass) {
+  run_formulas("parameter gradients", true, pass);
   add_up_replicas(pass);
   add_totals(pass);
   const ComputeSet squares = graph_.addComputeSet("square sums"), update = graph_.addComputeSet("update");
@@ -58,6 +60,64 @@ void Builder::add_update(Sequence& pass) {
   pass.add(Execute(squares));
   add_norm(sums, pass);
   pass.add(Execute(update));
+  run_formulas("entries", false, pass);
+}
+
+// Evaluates a formula of every population with trained parameters: their gradients from those of entries (backwards),
+// or the entries from the parameters.
+void Builder::run_formulas(const char* name, bool backwards, Sequence& pass) {
+  const ComputeSet cs = graph_.addComputeSet(name);
+  Vertices vertices(graph_, cs, "Formulas");
+  for (std::size_t index = 0; index < populations_.size(); ++index) {
+    const Population& p = spec_.populations[index];
+    const Placed& v = populations_[index];
+    if (!p.learns()) continue;
+    for (std::size_t k = 0; k < p.shards.size(); ++k)
+      if (backwards)
+        add_formula(p, k, p.d_parameters, true, v.d_parameters.part(k), v, vertices);
+      else
+        add_formula(p, k, p.entries_of_parameters, false,
+                    v.entries.part(k).slice(0, p.n_entries() * width(p.shards[k])), v, vertices);
+  }
+  if (vertices.empty()) return;
+  for (auto& [tile, x] : vertices.tiles()) {
+    x.scalars["n_scratch"] = even(std::max(x.scalars["n_scratch"], 1u));
+    x.tensors["scratch"] = alone(FLOAT, n_workers * x.scalars["n_scratch"], tile, "scratch");
+    for (const char* field : {"steps", "constants", "operands"})
+      if (x.numbers[field].empty()) x.numbers[field].push_back(0);
+  }
+  vertices.add_to_graph();
+  pass.add(Execute(cs));
+}
+
+void Builder::add_formula(const Population& p, std::size_t shard, const Formula& formula, bool reads_sums,
+                          const Tensor& out, const Placed& v, Vertices& vertices) {
+  const Shard& s = p.shards[shard];
+  Vertices::OfTile& x = vertices.on(s.tile);
+  const auto n_steps = static_cast<unsigned>(formula.steps.size());
+  x.push("shards",
+         FormulaShard{
+             s.n, static_cast<unsigned>(x.numbers["constants"].size()), static_cast<unsigned>(formula.constants.size()),
+             static_cast<unsigned>(p.parameters.size()), reads_sums ? static_cast<unsigned>(p.terms.size()) : 0,
+             static_cast<unsigned>(x.numbers["steps"].size() / (sizeof(FormulaStep) / sizeof(unsigned))), n_steps,
+             static_cast<unsigned>(x.numbers["operands"].size()), static_cast<unsigned>(formula.results.size())});
+  for (const float constant : formula.constants) x.push("constants", constant);
+  for (const FormulaStep& step : formula.steps) x.push("steps", step);
+  for (const unsigned result : formula.results) x.push("operands", result);
+  const std::size_t rows = n_workers * width(s);
+  x.lists["parameters"].push_back(v.parameters.part(shard));
+  x.lists["sums"].push_back(reads_sums ? v.d_vectors.part(shard).slice(rows, (1 + p.terms.size()) * rows)
+                                       : pad(FLOAT, s.tile));
+  x.lists["results"].push_back(out);
+  x.scalars["n_scratch"] = std::max(x.scalars["n_scratch"], n_steps);
+  ++x.scalars["n_shards"];
+}
+
+// Six rows of a bias, one of a parameter; or the sum over a population.
+Tensor Builder::gradient_of(const Placed& v, const Vector& vector, const Population& p, std::size_t shard) const {
+  const std::size_t w = width(p.shards[shard]);
+  if (vector.parameter < 0) return v.d_vectors.part(shard).slice(0, n_workers * w);
+  return v.d_parameters.part(shard).slice(vector.of_shard * w, (vector.of_shard + 1) * w);
 }
 
 // A tile without vectors still has the fields connected.
@@ -77,14 +137,13 @@ void Builder::add_vector(const Population& p, std::size_t index, std::size_t k, 
   const unsigned n = vector.shared ? 1 : s.n;
   const float infinite = std::numeric_limits<float>::infinity();
   const TrainedVector record{n,
+                             is_bias ? n_workers : 1,
                              vector.shared,
                              !vector.shared || k == 0,
                              is_bias ? 0 : s.n,
-                             is_bias ? -infinite : p.lows.at(row),
-                             is_bias ? infinite : p.highs.at(row)};
-  const std::size_t rows = n_workers * width(s);
-  const Tensor d =
-      vector.shared ? vector.total : v.d_vectors.part(k).slice(vector.of_shard * rows, (vector.of_shard + 1) * rows);
+                             is_bias ? -infinite : p.parameters[row].low,
+                             is_bias ? infinite : p.parameters[row].high};
+  const Tensor d = vector.shared ? vector.total : gradient_of(v, vector, p, k);
   for (Vertices::OfTile* z : {&x, &y}) {
     z->push("vectors", record);
     z->lists["values"].push_back(vector.value.part(k));
@@ -100,8 +159,13 @@ void Builder::add_vector(const Population& p, std::size_t index, std::size_t k, 
 void Builder::add_up_replicas(Sequence& pass) {
   std::vector<Tensor> gradients;
   for (const Joined& j : joined_) gradients.push_back(j.gradients.all());
-  for (const Placed& v : populations_)
-    if (!v.vectors.empty()) gradients.push_back(v.d_vectors.all());
+  for (std::size_t index = 0; index < populations_.size(); ++index) {
+    const Population& p = spec_.populations[index];
+    const Placed& v = populations_[index];
+    for (std::size_t k = 0; k < p.shards.size(); ++k)
+      if (p.bias) gradients.push_back(v.d_vectors.part(k).slice(0, n_workers * width(p.shards[k])));
+    if (p.learns()) gradients.push_back(v.d_parameters.all());
+  }
   add_up(gradients, "gradients of replicas", pass);
 }
 
@@ -126,8 +190,7 @@ void Builder::add_totals(Sequence& pass) {
       Vertices one(graph_, totals, "Total");
       Vertices::OfTile& x = one.on(p.shards[0].tile);
       for (std::size_t k = 0; k < p.shards.size(); ++k) {
-        const std::size_t rows = n_workers * width(p.shards[k]);
-        x.lists["rows"].push_back(v.d_vectors.part(k).slice(vector.of_shard * rows, (vector.of_shard + 1) * rows));
+        x.lists["rows"].push_back(gradient_of(v, vector, p, k));
         x.numbers["sizes"].push_back(p.shards[k].n);
       }
       x.tensors["total"] = vector.total;

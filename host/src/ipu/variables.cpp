@@ -39,8 +39,9 @@ void Builder::make_variables() {
     }
     if (p.is_input()) continue;
     const auto rows = [&](std::size_t n) { return [=](const Shard& s) { return n * b * width(s); }; };
-    v.parameters = on_shards(p, FLOAT, "parameters", [&](const Shard& s) { return p.parameter_rows() * width(s); });
-    if (forward || p.spikes()) v.history = on_shards(p, FLOAT, "history", rows(history_blocks(p) * history_rows(p)));
+    v.entries = on_shards(p, FLOAT, "entries", [&](const Shard& s) { return p.entry_rows() * width(s); });
+    if (forward || reads_history(p))
+      v.history = on_shards(p, FLOAT, "history", rows(history_blocks(p) * history_rows(p)));
     if (forward) {
       v.bias = on_shards(p, FLOAT, "bias", [&](const Shard& s) { return width(s); });
       if (memory_rows(p)) v.memory = on_shards(p, FLOAT, "memory", rows(memory_rows(p)));
@@ -51,7 +52,7 @@ void Builder::make_variables() {
       }
     }
     if (!learns_) continue;
-    v.d_states = on_shards(p, FLOAT, "d_states", rows(p.model->n_states));
+    v.d_states = on_shards(p, FLOAT, "d_states", rows(p.n_states()));
     v.d_current = on_shards(p, FLOAT, "d_current", rows(v.ring));
     if (p.reads_out()) v.d_value = on_shards(p, FLOAT, "d_value", rows(d_value_rows()));
     make_vectors(p, v);
@@ -96,35 +97,37 @@ std::size_t Builder::history_rows(const Population& p) const {
 }
 
 std::size_t Builder::history_blocks(const Population& p) const {
-  return 1 + static_cast<std::size_t>(__builtin_popcount(kept(p)));
+  return 1 + static_cast<std::size_t>(__builtin_popcount(p.kept));
 }
 
 std::size_t Builder::memory_rows(const Population& p) const {
-  if (p.reads_out()) return spec_.maximum_of_means() ? 0 : 2;
-  const unsigned states = kept(p) & ((1u << p.model->n_states) - 1);  // without the current
-  const std::size_t others = p.model->n_states - 1 - static_cast<unsigned>(__builtin_popcount(states));
-  return others * (every(p) ? 1 + n_ends() : 1);
+  const unsigned states = p.kept & ((1u << p.n_states()) - 1);  // without the current
+  const std::size_t others = p.n_states() - 1 - static_cast<unsigned>(__builtin_popcount(states));
+  return n_decoded(p) + others * (every(p) ? 1 + n_ends() : 1);
 }
 
-// Bias and trained parameters; rows of their gradients are in this order, always including those of the bias.
+// Bias and trained parameters. The gradient of the bias has the first rows of d_vectors, always; those of entries
+// follow.
 void Builder::make_vectors(const Population& p, Placed& v) {
-  unsigned n = 0;
-  for (int k = -1; k < static_cast<int>(p.model->n_parameters); ++k) {
-    const bool is_bias = k < 0, shared = !is_bias && (p.shared >> k & 1);
-    if (!is_bias && !(spec_.trains() && (p.learns >> k & 1))) continue;
-    const unsigned of_shard = n++;
-    if (is_bias && !p.bias) continue;
+  const unsigned n_terms = static_cast<unsigned>(p.terms.size());
+  v.d_vectors = on_shards(p, FLOAT, "d_vectors", [&](const Shard& s) { return (1 + n_terms) * n_workers * width(s); });
+  if (part_ != Part::whole) return;  // the owner of the weights updates them
+  const auto add = [&](const std::string& name, int parameter, bool shared, unsigned of_shard, const Parted& value) {
     const auto size = [&](const Shard& s) { return shared ? std::size_t{2} : width(s); };
-    const char* const named = is_bias ? "bias" : p.model->parameter_names[k];
-    const std::string name = named;
-    if (part_ != Part::whole) continue;  // the owner of the weights updates them
-    Vector x{named, k, shared, of_shard, is_bias ? v.bias : on_shards(p, FLOAT, name, size), {}, {}, {}};
+    Vector x{name, parameter, shared, of_shard, parameter < 0 ? value : on_shards(p, FLOAT, name, size), {}, {}, {}};
     if (spec_.momentum) x.moment1 = on_shards(p, FLOAT, name + "_moment1", size);
     if (adam()) x.moment2 = on_shards(p, FLOAT, name + "_moment2", size);
     if (shared) x.total = alone(FLOAT, 2, p.shards[0].tile, p.name + "." + name + "_total");
     v.vectors.push_back(x);
-  }
-  v.d_vectors = on_shards(p, FLOAT, "d_vectors", [&](const Shard& s) { return n * n_workers * width(s); });
+  };
+  if (p.bias) add("bias", -1, false, 0, v.bias);
+  if (!p.learns()) return;
+  v.parameters = on_shards(p, FLOAT, "parameters", [&](const Shard& s) { return p.parameters.size() * width(s); });
+  v.d_parameters = on_shards(p, FLOAT, "d_parameters", [&](const Shard& s) { return p.n_trained() * width(s); });
+  unsigned n = 0;
+  for (std::size_t k = 0; k < p.parameters.size(); ++k)
+    if (p.parameters[k].trained)
+      add("parameter_" + p.parameters[k].name, static_cast<int>(k), p.parameters[k].shared, n++, {});
 }
 
 // Weights in the form that spikes and gradients read.

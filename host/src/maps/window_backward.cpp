@@ -25,15 +25,15 @@ class BackwardRoom {
       : sources(input, packed, wanted.value),
         n_(window_row_floats(rows.length)),
         n_blocks_(window_blocks(rows.length)) {
-    const NeuronModel& model = *spec.model;
-    floats_ = Array<float>::zeros(n_ * (model.n_states + model.n_parameters + 3) + 2 * rows.margin);
+    const int n_states = spec.shape->n_states, n_entries = static_cast<int>(spec.shape->entries.size());
+    floats_ = Array<float>::zeros(n_ * (n_states + n_entries + 3) + 2 * rows.margin);
     steps_ = Array<std::int32_t>(3 * static_cast<std::size_t>(n_blocks_));
     alive_ = Array<bool>(n_blocks_);
-    listed_ = Array<unsigned char>(window_listed_bytes * window_block * n_blocks_);
+    listed_ = Array<unsigned char>(window_listed_bytes * n_blocks_);
     float* next = floats_.data();
     const auto take = [&] { return std::exchange(next, next + n_); };
-    for (int s = 0; s < model.n_states; ++s) room_.d_state[s] = take();
-    for (int k = 0; k < model.n_parameters; ++k) room_.parameter[k] = take();
+    for (int s = 0; s < n_states; ++s) room_.d_state[s] = take();
+    for (int k = 0; k < n_entries; ++k) room_.entry[k] = take();
     room_.q = take();
     if (wanted.bias) room_.d_bias = take();
     room_.d_current = next + rows.margin;
@@ -164,7 +164,7 @@ LayerGradients Backward::run() {
   const std::size_t n_sources = input_.sources.size(), n = static_cast<std::size_t>(spec_.n);
   out_.d_weight.resize(n_sources);
   out_.d_value.resize(n_sources);
-  out_.d_parameters.resize(spec_.model->n_parameters);
+  out_.d_parameters.resize(spec_.n_learnt());
   set_up(pass_, spec_, input_, neuron_);
   for (std::size_t k = 0; k < n_sources; ++k) {
     const SourceInput& from = input_.sources[k];

@@ -1,5 +1,6 @@
 // Rows of layers with windows as input, backward (window_passes.h).
 #include <cstring>
+#include <new>
 
 #include "codelets/cpu/step_grad.h"
 #include "window_kernel_parts.h"
@@ -7,7 +8,7 @@
 namespace sparsesnn::SPARSESNN_ISA {
 namespace {
 
-static_assert(sizeof(ListedNeuron) <= window_listed_bytes);
+static_assert(sizeof(ListedRows<W>) == window_listed_bytes);
 
 template <class M>
 class BackwardRow {
@@ -19,14 +20,14 @@ class BackwardRow {
         own_(own),
         sample_(sample),
         row_(row),
-        listed_(static_cast<ListedNeuron*>(room.listed)),
+        listed_(static_cast<ListedRows<W>*>(room.listed)),
         n_blocks_(window_blocks(pass.length)),
         adds_q_(M::adds_q && spec_.adds_q()) {
     const int n = pass.length, n_room = n_blocks_ * W, first = row * pass.length;
     const std::size_t whole = sizeof(float) * window_row_floats(n);
     for (int s = 0; s < M::n_states; ++s) std::memset(room.d_state[s], 0, whole);
-    for (int k = 0; k < M::n_parameters; ++k)
-      copied(room.parameter[k], pass.neuron.parameters[k] + first, n, n_room, k == M::threshold ? __FLT_MAX__ : 0.0f);
+    for (int k = 0; k < M::n_entries; ++k)
+      copied(room.entry[k], pass.neuron.entries[k] + first, n, n_room, k == M::threshold ? __FLT_MAX__ : 0.0f);
     std::memset(room.d_current, 0, whole);
     std::memset(room.q, 0, whole);
     if (room.d_bias) std::memset(room.d_bias, 0, whole);
@@ -34,6 +35,7 @@ class BackwardRow {
       room.next[block] = pass.n_steps;
       room.alive[block] = false;
       room.n_listed[block] = 0;
+      if (!adds_q_) new (listed_ + block) ListedRows<W>();
     }
   }
 
@@ -50,8 +52,8 @@ class BackwardRow {
   TileGrads<M> grads(int block) const {
     TileGrads<M> n;
     for (int s = 0; s < M::n_states; ++s) n.d[s] = room_.d_state[s] + block * W;
-    for (int k = 0; k < M::n_parameters; ++k) n.parameter[k] = room_.parameter[k] + block * W;
-    for (int k = 0; k < M::n_constants; ++k) n.constant[k] = spec_.constants[k];
+    n.entries = room_.entry;
+    n.first = static_cast<std::size_t>(block) * W;
     return n;
   }
 
@@ -72,31 +74,27 @@ class BackwardRow {
     int n_reached = 0;
     const auto reach = [&](int block) {
       int& n = room_.n_listed[block];
-      if (n == 0) {
-        go_back(block, t + 1);
-        room_.alive[block] = true;
-        room_.reached[n_reached++] = block;
-      }
-      return n++;
+      if (n++ > 0) return;
+      go_back(block, t + 1);
+      room_.alive[block] = true;
+      room_.reached[n_reached++] = block;
     };
-    const float through = spec_.detach_reset ? 0.0f : 1.0f;
+    const bool records_x = spec_.records_x();
     const std::uint32_t* const listed = own_.listed + own_.listed_stride * t;
     for (int near = 0; near < 2; ++near)
       each_own(pass_.lists, listed + near * (own_.n_rows + 1), t, [&](std::int64_t slot, std::uint32_t at) {
-        const int block = static_cast<int>(at / W), j = reach(block);
+        reach(static_cast<int>(at / W));
         const float q = pass_.d_slots[slot];
-        if (adds_q_) {
+        if (adds_q_)
           room_.q[at] = q;
-          return;
-        }
-        const float x = M::reads_x ? pass_.fields[pass_.n_slots + slot] : 0.0f;
-        const Fired<float> fired = Fired<float>::of(x, room_.parameter[threshold_place()][at]);
-        listed_[block * W + j] = {static_cast<int>(at % W), {fired, pass_.fields[slot], q, x, through}};
+        else
+          listed_[at / W].put(static_cast<int>(at % W), q, pass_.fields[slot], !near,
+                              records_x ? pass_.fields[pass_.n_slots + slot] : 0.0f);
       });
     if (pass_.silenced.offsets)
       each_own(pass_.silenced, own_.silenced + own_.silenced_stride * t, t, [&](std::int64_t, std::uint32_t at) {
-        const int block = static_cast<int>(at / W), j = reach(block);
-        if (!adds_q_) listed_[block * W + j] = {static_cast<int>(at % W), {{true}, 0.0f, 0.0f, 0.0f, through}};
+        reach(static_cast<int>(at / W));
+        if (!adds_q_) listed_[at / W].put(static_cast<int>(at % W), 0.0f, 0.0f, true, 0.0f);
       });
     for (int k = 0; k < n_reached; ++k) {
       const int block = room_.reached[k];
@@ -107,7 +105,10 @@ class BackwardRow {
           std::memset(room_.q + block * W, 0, sizeof(float) * W);
           grad_row<M, W>(grads(block), d_current, d_current, nullptr);
         }
-      if (!adds_q_) grad_row<M, W>(grads(block), d_current, nullptr, listed_ + block * W, room_.n_listed[block]);
+      if (!adds_q_) {
+        grad_row<M, W>(grads(block), d_current, nullptr, listed_[block], spec_.detach_reset);
+        listed_[block] = {};
+      }
       room_.n_listed[block] = 0;
       room_.next[block] = t;
       if (room_.d_bias)
@@ -116,38 +117,34 @@ class BackwardRow {
     }
   }
 
-  static constexpr int threshold_place() { return M::threshold < 0 ? 0 : int(M::threshold); }
-
   // Runs the steps of a block down to t, without entries.
   void go_back(int block, int t) {
     const int n = room_.next[block] - t;
     room_.next[block] = t;
     if (n == 0 || !room_.alive[block]) return;
     const TileGrads<M> of = grads(block);
-    Vector c[M::n_constants];
-    for (int j = 0; j < M::n_constants; ++j) c[j] = broadcast(of.constant[j]);
     for (int k = 0; k < W; k += n_together * vector_width) {
-      Vector d[n_together][M::n_states], p[n_together][M::n_parameters], sum[n_together];
+      Vector d[n_together][M::n_states], p[n_together][M::n_entries], sum[n_together];
       for (int v = 0; v < n_together; ++v) {
         const int at = k + v * vector_width;
         for (int s = 0; s < M::n_states; ++s) d[v][s] = load(of.d[s] + at);
-        for (int q = 0; q < M::n_parameters; ++q) p[v][q] = load(of.parameter[q] + at);
+        load_entries<M>(p[v], of.entries, of.first + at);
         sum[v] = room_.d_bias ? load(room_.d_bias + block * W + at) : Vector{};
       }
       if (room_.d_bias) {
         for (int step = 0; step < n; ++step)
           for (int v = 0; v < n_together; ++v) {
-            M::adjoint(d[v], p[v], c);
-            sum[v] += M::d_current(d[v], p[v], c);
+            M::adjoint(d[v], p[v]);
+            sum[v] += M::d_current(d[v], p[v]);
           }
       } else {
         for (int step = 0; step < n; ++step)
-          for (int v = 0; v < n_together; ++v) M::adjoint(d[v], p[v], c);
+          for (int v = 0; v < n_together; ++v) M::adjoint(d[v], p[v]);
       }
       for (int v = 0; v < n_together; ++v) {
         const int at = k + v * vector_width;
         for (int s = 0; s < M::n_states; ++s) store(of.d[s] + at, d[v][s]);
-        store(room_.d_current + block * W + at, M::d_current(d[v], p[v], c));
+        store(room_.d_current + block * W + at, M::d_current(d[v], p[v]));
         if (room_.d_bias) store(room_.d_bias + block * W + at, sum[v]);
       }
     }
@@ -233,7 +230,7 @@ class BackwardRow {
   const WindowBackwardRoom& room_;
   const OwnRows& own_;
   const int sample_, row_;
-  ListedNeuron* const listed_;
+  ListedRows<W>* const listed_;  // of each block
   const int n_blocks_;
   const bool adds_q_;
   Vector lanes_[vector_width] = {};
@@ -244,20 +241,20 @@ class BackwardRow {
 template <class M>
 void run(const WindowBackward& pass, int sample, int row, const RowSource* sources, const OwnRows& own,
          const WindowBackwardRoom& room) {
-  if constexpr (M::threshold >= 0) BackwardRow<M>(pass, sample, row, own, room).run(sources);
+  if constexpr (M::may_fire) BackwardRow<M>(pass, sample, row, own, room).run(sources);
 }
 
 template <class... M>
-auto run_of(int model, List<M...>) {
+auto run_of(int shape, List<M...>) {
   static constexpr decltype(&backward_row) all[] = {run<M>...};
-  return all[model];
+  return all[shape];
 }
 
 }  // namespace
 
 void backward_row(const WindowBackward& pass, int sample, int row, const RowSource* sources, const OwnRows& own,
                   const WindowBackwardRoom& room) {
-  run_of(model_index(*pass.spec->model), Models())(pass, sample, row, sources, own, room);
+  run_of(shape_index(*pass.spec->shape), Shapes())(pass, sample, row, sources, own, room);
 }
 
 }  // namespace sparsesnn::SPARSESNN_ISA

@@ -22,18 +22,20 @@ class ForwardRoom {
       : sources(input, packed, std::vector<bool>(input.sources.size())),
         n_(window_row_floats(rows.length)),
         n_blocks_(window_blocks(rows.length)) {
-    const NeuronModel& model = *spec.model;
-    const int n_traces = spec.n_learnt() * model.n_states;
-    floats_ = Array<float>::zeros(n_ * (model.n_states + n_traces + model.n_parameters + 4) + 2 * rows.margin);
+    const int n_states = spec.shape->n_states, n_entries = static_cast<int>(spec.shape->entries.size());
+    const int n_arrays = (1 + spec.n_learnt()) * (n_states + n_entries) + 4;
+    floats_ = Array<float>::zeros(n_ * n_arrays + 2 * rows.margin);
     steps_ = Array<std::int32_t>(2 * static_cast<std::size_t>(n_blocks_));
     fired_ = Array<bool>(n_blocks_);
     records_ = std::vector<SlotBuffer>(n_blocks_);
     float* next = floats_.data();
     const auto take = [&] { return std::exchange(next, next + n_); };
-    for (int s = 0; s < model.n_states; ++s) room_.state[s] = take();
-    for (int k = 0; k < model.n_parameters; ++k) room_.parameter[k] = take();
-    for (int k = 0; n_traces && k < model.n_parameters; ++k)
-      for (int s = 0; spec.learns[k] && s < model.n_states; ++s) room_.trace[k][s] = take();
+    for (int s = 0; s < n_states; ++s) room_.state[s] = take();
+    for (int k = 0; k < n_entries; ++k) room_.entry[k] = take();
+    for (int q = 0; q < spec.n_learnt(); ++q) {
+      for (int s = 0; s < n_states; ++s) room_.trace[q][s] = take();
+      for (int k = 0; k < n_entries; ++k) room_.derivative[q][k] = take();
+    }
     room_.grad_threshold = take();
     room_.bias = take();
     if (spec.traces_spikes()) room_.slope = take();
@@ -111,10 +113,8 @@ void Forward::run_samples() {
   WindowForward pass{};
   set_up(pass, spec_, input_, neuron_);
   for (std::size_t s = 0; s < out_.state.size(); ++s) pass.state[s] = out_.state[s].data();
-  const Array<float>& threshold = neuron_.parameters[spec_.model->threshold];
   pass.starts_silent = !input_.state[0];
-  pass.nobody_fired = pass.starts_silent && std::any_of(threshold.data(), threshold.data() + threshold.size(),
-                                                        [](float x) { return x < 0.0f; });
+  pass.nobody_fired = pass.starts_silent && neuron_.any_threshold_below_zero();
   std::vector<std::unique_ptr<ForwardRoom>> rooms(num_threads());
   parallel_for(input_.n_samples, [&](int sample, int worker) {
     std::unique_ptr<ForwardRoom>& room = rooms[worker];
@@ -178,7 +178,7 @@ void Forward::fill(int sample) {
 
 LayerOutput Forward::run() {
   const std::size_t n_states = static_cast<std::size_t>(input_.n_samples) * spec_.n;
-  for (int s = 0; s < spec_.model->n_states; ++s) {
+  for (int s = 0; s < spec_.shape->n_states; ++s) {
     out_.state.push_back(Array<float>::zeros(n_states));
     if (input_.state[s]) std::memcpy(out_.state[s].data(), input_.state[s], sizeof(float) * n_states);
   }

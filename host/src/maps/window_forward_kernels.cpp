@@ -27,15 +27,6 @@ inline Lanes differences(Vector a, Vector b) {
   return x ^ y;
 }
 
-// Calls body with 0 to n - 1 as constants.
-template <int n, class Body>
-inline void each_constant(Body&& body) {
-  if constexpr (n > 0) {
-    each_constant<n - 1>(body);
-    body(std::integral_constant<int, n - 1>());
-  }
-}
-
 inline Vector lesser(Vector a, Vector b) {
   const Fired<Vector> more = Fired<Vector>::of(a, b);
   return where(more, b) + where({~more.is}, a);
@@ -53,19 +44,22 @@ class ForwardRow {
         own_(static_cast<std::size_t>(sample) * spec_.n + first_),
         n_blocks_(window_blocks(pass.length)),
         n_fields_(spec_.n_fields()),
-        n_learnt_(spec_.n_learnt()) {
+        n_learnt_(spec_.n_learnt()),
+        records_x_(spec_.records_x()) {
     const int n = pass.length, n_room = n_blocks_ * W;
     for (int s = 0; s < M::n_states; ++s) copied(room.state[s], pass.state[s] + own_, n, n_room, 0.0f);
-    for (int k = 0; k < M::n_parameters; ++k)
-      copied(room.parameter[k], pass.neuron.parameters[k] + first_, n, n_room, k == M::threshold ? __FLT_MAX__ : 0.0f);
+    for (int k = 0; k < M::n_entries; ++k)
+      copied(room.entry[k], pass.neuron.entries[k] + first_, n, n_room, k == M::threshold ? __FLT_MAX__ : 0.0f);
     copied(room.grad_threshold, pass.neuron.grad_threshold + first_, n, n_room, __FLT_MAX__);
     if (pass.neuron.bias)
       copied(room.bias, pass.neuron.bias + first_, n, n_room, 0.0f);
     else
       std::memset(room.bias, 0, sizeof(float) * n_room);
-    for (int k = 0; k < M::n_parameters; ++k)
-      for (int s = 0; s < M::n_states; ++s)
-        if (room.trace[k][s]) std::memset(room.trace[k][s], 0, sizeof(float) * n_room);
+    for (int q = 0; q < n_learnt_; ++q) {
+      for (int s = 0; s < M::n_states; ++s) std::memset(room.trace[q][s], 0, sizeof(float) * n_room);
+      for (int k = 0; k < M::n_entries; ++k)
+        copied(room.derivative[q][k], pass.neuron.derivatives[q][k] + first_, n, n_room, 0.0f);
+    }
     if (room.slope) std::memset(room.slope, 0, sizeof(float) * n_room);
     for (int block = 0; block < n_blocks_; ++block) {
       room.next[block] = 0;
@@ -135,8 +129,8 @@ class ForwardRow {
   TileNeurons<M> neurons(int block) const {
     TileNeurons<M> n;
     for (int s = 0; s < M::n_states; ++s) n.state[s] = room_.state[s] + block * W;
-    for (int k = 0; k < M::n_parameters; ++k) n.parameter[k] = room_.parameter[k] + block * W;
-    for (int k = 0; k < M::n_constants; ++k) n.constant[k] = broadcast(spec_.constants[k]);
+    n.entries = room_.entry;
+    n.first = static_cast<std::size_t>(block) * W;
     return n;
   }
 
@@ -152,7 +146,7 @@ class ForwardRow {
       bool changes = false;
       float after[M::n_states][W];
       for (int k = 0; k < W; k += n_together * vector_width) {
-        Vector z[n_together][M::n_states], p[n_together][M::n_parameters], limit[n_together], i[n_together];
+        Vector z[n_together][M::n_states], p[n_together][M::n_entries], limit[n_together], i[n_together];
         Lanes listed = {}, changed = {};
         for (int v = 0; v < n_together; ++v) {
           const int at = k + v * vector_width;
@@ -165,7 +159,7 @@ class ForwardRow {
           for (int v = 0; v < n_together; ++v) {
             Vector before[M::n_states];
             for (int s = 0; s < M::n_states; ++s) before[s] = z[v][s];
-            M::step(z[v], p[v], of.constant, nobody, nobody, i[v]);
+            M::step(z[v], p[v], nobody, i[v]);
             listed |= z[v][0] > limit[v];
             if (step == 0)
               for (int s = 0; s < M::n_states; ++s) changed |= differences(before[s], z[v][s]);
@@ -187,15 +181,17 @@ class ForwardRow {
     const float* const current = currents + block * W;
     const TileNeurons<M> of = neurons(block);
     const bool fresh = t == 0 && pass_.nobody_fired;
+    Masks masks;
+    const float* const grad_threshold = room_.grad_threshold + block * W;
     if (n_learnt_) {
-      each_constant<M::n_parameters>([&](auto learnt) {
-        if (!room_.trace[learnt][0]) return;
-        float* trace[M::n_states];
-        for (int s = 0; s < M::n_states; ++s) trace[s] = room_.trace[learnt][s] + block * W;
-        step_traces<M, learnt(), W>(of, trace, at(room_.slope, block * W), spec_.detach_reset, current, fresh);
-      });
+      const std::size_t state = static_cast<std::size_t>(block) * W;
+      const float* const* derivatives[max_learnt];
+      for (int q = 0; q < n_learnt_; ++q) derivatives[q] = room_.derivative[q];
+      const Traces<max_states> traces{n_learnt_, room_.trace, derivatives, at(room_.slope, state), spec_.detach_reset};
+      masks = step_with_traces<M, W>(of, grad_threshold, traces, state, current, fresh);
+    } else {
+      masks = step<M, W>(of, grad_threshold, current, fresh);
     }
-    Masks masks = step<M, W>(of, room_.grad_threshold + block * W, current, fresh);
     if (block == n_blocks_ - 1) {  // overflowing weights could make numbers after the end of the row fire
       const std::uint64_t valid = ~0ull >> (64 - (pass_.length - block * W));
       masks.fired &= valid;
@@ -208,7 +204,7 @@ class ForwardRow {
   }
 
   void record(int block, int t, const TileNeurons<M>& of, const Masks& masks) {
-    const float *const x = of.state[0], *const threshold = of.parameter[M::threshold];
+    const float *const x = of.state[0], *const threshold = of.entries[M::threshold] + of.first;
     float* const slope = at(room_.slope, block * W);
     alignas(64) float sigma[W];
     if (slope) {
@@ -229,10 +225,10 @@ class ForwardRow {
       if (!n_fields_) continue;
       out += window_record_floats;
       *out++ = x[k] - threshold[k];
-      if (M::reads_x) *out++ = x[k];
+      if (records_x_) *out++ = x[k];
       if (slope) slope[k] = sigma[k];
-      for (int q = 0; q < M::n_parameters; ++q)
-        if (room_.trace[q][0]) *out++ = room_.trace[q][0][block * W + k] - (q == M::threshold ? 1.0f : 0.0f);
+      for (int q = 0; q < n_learnt_; ++q)
+        *out++ = room_.trace[q][0][block * W + k] - room_.derivative[q][M::threshold][block * W + k];
     }
   }
 
@@ -242,25 +238,26 @@ class ForwardRow {
   const int sample_, first_;
   const std::size_t own_;
   const int n_blocks_, n_fields_, n_learnt_;
+  const bool records_x_;
   int n_reached_ = 0;  // blocks in the current step
 };
 
 template <class M>
 void run(const WindowForward& pass, int sample, int row, const RowSource* sources, const WindowForwardRoom& room) {
-  if constexpr (M::threshold >= 0) ForwardRow<M>(pass, sample, row, room).run(sources);
+  if constexpr (M::may_fire) ForwardRow<M>(pass, sample, row, room).run(sources);
 }
 
 template <class... M>
-auto run_of(int model, List<M...>) {
+auto run_of(int shape, List<M...>) {
   static constexpr decltype(&forward_row) all[] = {run<M>...};
-  return all[model];
+  return all[shape];
 }
 
 }  // namespace
 
 void forward_row(const WindowForward& pass, int sample, int row, const RowSource* sources,
                  const WindowForwardRoom& room) {
-  run_of(model_index(*pass.spec->model), Models())(pass, sample, row, sources, room);
+  run_of(shape_index(*pass.spec->shape), Shapes())(pass, sample, row, sources, room);
 }
 
 }  // namespace sparsesnn::SPARSESNN_ISA

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "codelets/cpu/deliver_window.h"
-#include "codelets/neuron/models.h"
+#include "codelets/neuron.h"
 #include "host/src/cpu/kernels/kernel_parts.h"
 #include "window_passes.h"
 

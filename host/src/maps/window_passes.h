@@ -36,7 +36,7 @@ struct RowSource {
 
 struct WindowPass {
   const LayerSpec* spec;
-  NeuronParameters neuron;
+  NeuronArrays neuron;
   int n_steps, n_samples, length, n_sources;
 };
 
@@ -67,7 +67,8 @@ struct WindowForward : WindowPass {
 
 // Memory of one worker for a row: arrays of `window_row_floats`; currents have a margin before and after (WindowRows).
 struct WindowForwardRoom {
-  float *state[max_states], *trace[max_parameters][max_states], *parameter[max_parameters];
+  float *state[max_states], *trace[max_learnt][max_states], *entry[max_entries];
+  float* derivative[max_learnt][max_entries];
   float *grad_threshold, *bias, *current, *slope;  // slope: null unless derivatives pass through spikes
   std::int32_t *next, *reached;                    // per block: the next step to be done; blocks that a step reaches
   bool* fired;                                     // per block: whether a neuron fired in the step before that
@@ -97,16 +98,17 @@ struct OwnRows {
   int n_rows;
 };
 
-inline constexpr std::size_t window_listed_bytes = 32;
+// Of the listed neurons of a block (ListedRows of codelets/cpu/step_grad.h).
+inline constexpr std::size_t window_listed_bytes = 4 * window_block * sizeof(float);
 
 struct WindowBackwardRoom {
-  float *d_state[max_states], *parameter[max_parameters];
+  float *d_state[max_states], *entry[max_entries];
   float *d_current, *q;
   float* d_bias;  // sums, or null
   std::int32_t *next, *reached,
       *n_listed;    // per block: the earliest step done; blocks with entries; the number of entries
   bool* alive;      // per block: whether it has received any gradient
-  void* listed;     // [blocks][window_block] of ListedNeuron (codelets/cpu/step_grad.h)
+  void* listed;     // [blocks] of ListedRows
   float* d_weight;  // of all sources, packed: this sample's sums
 };
 

@@ -3,7 +3,8 @@
 // describes it (description.h).
 //
 // inputs   lists INT32 [T, B, 2 + K]; values FLOAT [T, B, K], if the input has a gradient; of each connection a weight
-//          FLOAT [M, N]; of each population that has one a bias FLOAT [N]
+//          FLOAT [M, N]; of each population that has one a bias FLOAT [N]; of each population that trains parameters
+//          the entries of its neurons' arrays that depend on them FLOAT [E, N]
 // outputs  out: values FLOAT [T, B, K] of the last population, or potentials FLOAT [T, B, N] of a readout; then of each
 //          spiking population lists INT32 [T, B, 2 + K] and dropped INT32 [T, B]; then, if saved, their histories FLOAT
 //
@@ -69,13 +70,16 @@ class Indices {
   InIndex bias_in(std::size_t population) const {
     return weight_in(d_.n_connections()) + count(population, [&](std::size_t p) { return d_.has_bias(p); });
   }
-  int n_in() const { return bias_in(d_.n_populations()); }
+  InIndex entries_in(std::size_t population) const {
+    return bias_in(d_.n_populations()) + count(population, [&](std::size_t p) { return d_.n_trained(p) > 0; });
+  }
+  int n_in() const { return entries_in(d_.n_populations()); }
 
   static constexpr OutIndex out = 0;
   OutIndex lists_out(std::size_t population) const { return 1 + 2 * n_spiking(population); }
   OutIndex dropped_out(std::size_t population) const { return lists_out(population) + 1; }
   OutIndex history_out(std::size_t population) const {
-    return 1 + 2 * n_spiking(d_.n_populations()) + n_spiking(population);
+    return 1 + 2 * n_spiking(d_.n_populations()) + n_histories(population);
   }
 
   int n_out() const { return history_out(d_.saves ? d_.n_populations() : 1); }
@@ -84,9 +88,14 @@ class Indices {
   static constexpr InIndex d_out_in = 0, lists_again_in = 1;
   InIndex weight_again_in(std::size_t connection) const { return 2 + static_cast<int>(connection); }
   InIndex lists_saved_in(std::size_t population) const {
-    return weight_again_in(d_.n_connections()) + 2 * n_spiking(population);
+    return weight_again_in(d_.n_connections()) + n_spiking(population);
   }
-  InIndex history_saved_in(std::size_t population) const { return lists_saved_in(population) + 1; }
+  InIndex history_saved_in(std::size_t population) const {
+    return lists_saved_in(d_.n_populations()) + n_histories(population);
+  }
+  InIndex entries_again_in(std::size_t population) const {
+    return history_saved_in(d_.n_populations()) + entries_in(population) - entries_in(0);
+  }
   // its outputs follow the inputs that have a gradient: all but the lists
   OutIndex gradient_out(InIndex in) const { return in - 1; }
 
@@ -101,6 +110,9 @@ class Indices {
   }
   int n_spiking(std::size_t population) const {
     return count(population, [&](std::size_t p) { return d_.spikes(p); });
+  }
+  int n_histories(std::size_t population) const {
+    return count(population, [&](std::size_t p) { return d_.has_history(p); });
   }
   const Description& d_;
 };
@@ -125,10 +137,10 @@ std::vector<TensorInfo> output_infos(const Description& d, const popart::Shape& 
   };
   set(Indices::out, DataType::FLOAT, {t, b, d.spikes(last) ? d.slots(last) : d.neurons(last)});
   for (std::size_t p = 1; p <= last; ++p) {
+    if (d.saves && d.has_history(p)) set(at.history_out(p), DataType::FLOAT, {d.n_history(p, t, b)});
     if (!d.spikes(p)) continue;
     set(at.lists_out(p), DataType::INT32, {t, b, 2 + d.slots(p)});
     set(at.dropped_out(p), DataType::INT32, {t, b});
-    if (d.saves) set(at.history_out(p), DataType::FLOAT, {d.n_history(p, t, b)});
   }
   return found;
 }
@@ -204,7 +216,7 @@ void StackOp::setup() {
   const std::int64_t t = lists[0], b = lists[1];
   if (!hasInput(at.n_in() - 1) || hasInput(at.n_in()))
     throw popart::error("{}", "sparsesnn op: the description has " + std::to_string(at.n_in()) +
-                                  " inputs; connect lists, values, weights and biases in this order");
+                                  " inputs; connect lists, values, weights, biases and entries in this order");
   expect("lists", Indices::lists_in, DataType::INT32, {t, b, 2 + d.slots(0)});
   if (d.input_gradient) expect("values", Indices::values_in, DataType::FLOAT, {t, b, d.slots(0)});
   for (std::size_t k = 0; k < d.n_connections(); ++k)
@@ -213,6 +225,10 @@ void StackOp::setup() {
   for (std::size_t p = 1; p < d.n_populations(); ++p)
     if (d.has_bias(p))
       expect("bias of population " + std::to_string(p), at.bias_in(p), DataType::FLOAT, {d.neurons(p)});
+  for (std::size_t p = 1; p < d.n_populations(); ++p)
+    if (d.n_trained(p))
+      expect("entries of population " + std::to_string(p), at.entries_in(p), DataType::FLOAT,
+             {d.n_trained(p), d.neurons(p)});
   for (std::size_t k = 0; k < outputs.size(); ++k) outInfo(static_cast<OutIndex>(k)) = outputs[k];
 }
 
@@ -225,9 +241,9 @@ StackGradOp::StackGradOp(const StackOp& forward)
   for (std::size_t k = 0; k < d.n_connections(); ++k)
     inputs_.emplace_back(at.weight_again_in(k), at.weight_in(k), GradOpInType::In);
   for (std::size_t p = 1; p < d.n_populations(); ++p) {
-    if (!d.spikes(p)) continue;
-    inputs_.emplace_back(at.lists_saved_in(p), at.lists_out(p), GradOpInType::Out);
-    inputs_.emplace_back(at.history_saved_in(p), at.history_out(p), GradOpInType::Out);
+    if (d.spikes(p)) inputs_.emplace_back(at.lists_saved_in(p), at.lists_out(p), GradOpInType::Out);
+    if (d.has_history(p)) inputs_.emplace_back(at.history_saved_in(p), at.history_out(p), GradOpInType::Out);
+    if (d.n_trained(p)) inputs_.emplace_back(at.entries_again_in(p), at.entries_in(p), GradOpInType::In);
   }
   for (InIndex in = 1; in < at.n_in(); ++in) {
     outputs_[at.gradient_out(in)] = in;
@@ -257,7 +273,7 @@ class StackOpx : public popart::popx::Opx {
     add_codelets(graph(), getOp<StackOp>().description);
   }
 
-  // Weights and biases lie with their neurons, so that the optimizer's work is local too.
+  // Weights, biases and entries lie with their neurons, so that the optimizer's work is local too.
   popart::popx::InputCreatorType getInputCreatorType(InIndex index) const final {
     return population_of(index) ? popart::popx::InputCreatorType::CanCreate : popart::popx::InputCreatorType::Deadend;
   }
@@ -279,29 +295,32 @@ class StackOpx : public popart::popx::Opx {
     in.lists = getInTensor(Indices::lists_in);
     for (std::size_t k = 0; k < d.n_connections(); ++k) in.weights.push_back(getInTensor(at.weight_in(k)));
     in.biases.resize(d.n_populations());
-    for (std::size_t p = 1; p < d.n_populations(); ++p)
+    in.entries.resize(d.n_populations());
+    for (std::size_t p = 1; p < d.n_populations(); ++p) {
       if (d.has_bias(p)) in.biases[p] = getInTensor(at.bias_in(p));
+      if (d.n_trained(p)) in.entries[p] = getInTensor(at.entries_in(p));
+    }
     const ipu::ProgramSpec spec = spec_for(d, inShape(Indices::lists_in), graph());
     const ipu::ForwardOutputs out =
         as_popart([&] { return ipu::add_forward_pass(graph(), spec, in, d.saves, program); });
     setOutTensor(Indices::out, out.out);
     for (std::size_t p = 1; p < d.n_populations(); ++p) {
+      if (d.saves && d.has_history(p)) setOutTensor(at.history_out(p), out.histories[p]);
       if (!d.spikes(p)) continue;
       setOutTensor(at.lists_out(p), out.lists[p]);
       setOutTensor(at.dropped_out(p), out.dropped[p]);
-      if (d.saves) setOutTensor(at.history_out(p), out.histories[p]);
     }
   }
 
  private:
-  // The population whose weight or bias an input is; 0: none.
+  // The population whose weight, bias or entries an input is; 0: none.
   std::size_t population_of(InIndex index) const {
     const Description& d = getOp<StackOp>().description;
     const Indices at(d);
     for (std::size_t k = 0; k < d.n_connections(); ++k)
       if (index == at.weight_in(k)) return d.network.connections[k].post;
     for (std::size_t p = 1; p < d.n_populations(); ++p)
-      if (d.has_bias(p) && index == at.bias_in(p)) return p;
+      if ((d.has_bias(p) && index == at.bias_in(p)) || (d.n_trained(p) && index == at.entries_in(p))) return p;
     return 0;
   }
 };
@@ -320,11 +339,12 @@ class StackGradOpx : public popart::popx::Opx {
     in.d_out = getInTensor(Indices::d_out_in);
     for (std::size_t k = 0; k < d.n_connections(); ++k) in.weights.push_back(getInTensor(at.weight_again_in(k)));
     in.lists.resize(d.n_populations()), in.histories.resize(d.n_populations());
+    in.entries.resize(d.n_populations());
     in.lists[0] = getInTensor(Indices::lists_again_in);
     for (std::size_t p = 1; p < d.n_populations(); ++p) {
-      if (!d.spikes(p)) continue;
-      in.lists[p] = getInTensor(at.lists_saved_in(p));
-      in.histories[p] = getInTensor(at.history_saved_in(p));
+      if (d.spikes(p)) in.lists[p] = getInTensor(at.lists_saved_in(p));
+      if (d.has_history(p)) in.histories[p] = getInTensor(at.history_saved_in(p));
+      if (d.n_trained(p)) in.entries[p] = getInTensor(at.entries_again_in(p));
     }
     const ipu::ProgramSpec spec = spec_for(d, inShape(Indices::lists_again_in), graph());
     const ipu::BackwardOutputs out =
@@ -332,8 +352,10 @@ class StackGradOpx : public popart::popx::Opx {
     if (d.input_gradient) setOutTensor(at.gradient_out(Indices::values_in), out.d_values);
     for (std::size_t k = 0; k < d.n_connections(); ++k)
       setOutTensor(at.gradient_out(at.weight_in(k)), out.d_weights[k]);
-    for (std::size_t p = 1; p < d.n_populations(); ++p)
+    for (std::size_t p = 1; p < d.n_populations(); ++p) {
       if (d.has_bias(p)) setOutTensor(at.gradient_out(at.bias_in(p)), out.d_biases[p]);
+      if (d.n_trained(p)) setOutTensor(at.gradient_out(at.entries_in(p)), out.d_entries[p]);
+    }
   }
 };
 
@@ -351,7 +373,7 @@ popart::OpDefinition define() {
   popart::OpDefinition::Attributes attributes;
   attributes.emplace(attribute, "*");
   return {popart::OpDefinition::Inputs(
-              {{"lists", {popart::DataType::INT32}}, {"values, weights, biases", {popart::DataType::FLOAT}}}),
+              {{"lists", {popart::DataType::INT32}}, {"values, weights, biases, entries", {popart::DataType::FLOAT}}}),
           popart::OpDefinition::Outputs(
               {{"out, histories", {popart::DataType::FLOAT}}, {"lists, dropped", {popart::DataType::INT32}}}),
           attributes};

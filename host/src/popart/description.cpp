@@ -1,10 +1,14 @@
 #include "description.h"
 
+#include <algorithm>
 #include <limits>
 #include <locale>
 #include <sstream>
 #include <stdexcept>
 #include <type_traits>
+#include <vector>
+
+#include "host/src/cpu/shape_table.h"
 
 namespace sparsesnn::popart_op {
 namespace {
@@ -73,21 +77,87 @@ class Record {
   unsigned number_;
 };
 
-ipu::Population population(Record& r, std::size_t index) {
+// Names of entries, separated by commas; none: "-".
+std::vector<std::string> names(const std::string& text) {
+  std::vector<std::string> found;
+  std::istringstream in(text);
+  for (std::string name; text != "-" && std::getline(in, name, ',');) found.push_back(name);
+  return found;
+}
+
+unsigned row_of(const ipu::Population& p, const std::string& name) {
+  const auto& all = p.shape->entries;
+  return static_cast<unsigned>(std::find(all.begin(), all.end(), name) - all.begin());
+}
+
+// The rows of an entry: u is also r of a row without f, if the shape has r.
+std::vector<unsigned> rows_of(const ipu::Population& p, const NeuronStructure& model, const std::string& name) {
+  std::vector<unsigned> rows{row_of(p, name)};
+  const std::string r = "r" + name.substr(1), f = "f" + name.substr(1);
+  if (name[0] == 'u' && holds(p.shape->entries, r) && !holds(model.entries, f)) rows.push_back(row_of(p, r));
+  return rows;
+}
+
+// How the gradient of an entry adds up; r and f of a row have theirs in u = r + f.
+ipu::EntryTerm term(const std::string& name, bool in_order) {
+  if (name == "threshold") return {ipu::by_threshold, ipu::value_one, 0};
+  const char kind = name[0];
+  const auto row = static_cast<unsigned>(name[1] - '0');
+  if (kind == 'r' || kind == 'f') return {row, ipu::value_zero, 0};
+  if (kind == 'B') return {row, ipu::value_current, 0};
+  if (kind == 'u' || kind == 'c') return {row, ipu::value_one, kind == 'u'};
+  const auto column = static_cast<unsigned>(name[2] - '0');
+  return {row, (in_order && column > row ? ipu::value_after : ipu::value_before) + column, kind == 'R'};
+}
+
+ipu::Population population(Record& r, std::size_t index, NeuronStructure& model, std::vector<std::string>& trained) {
   ipu::Population p{};
   p.name = "population" + std::to_string(index);
-  p.model = &ipu::find_model(r.word("model"));
+  model.n_states = static_cast<int>(r.number("states", 1, ipu::max_states));
+  model.fires = p.fires = r.number("fires", 0, 1);
+  model.in_order = r.number("sequential", 0, 1);
+  model.entries = names(r.word("entries"));
+  model.ones = names(r.word("ones"));
+  trained = names(r.word("trained"));
+  NeuronStructure without_threshold = model;
+  if (p.fires && !model.entries.empty()) {
+    if (model.entries.back() != "threshold") refuse(p.name + ": the last entry is not the threshold");
+    without_threshold.entries.pop_back();
+  }
+  p.shape = &ipu::shape_for(without_threshold);
+  p.kept = r.number("kept", 0, (2u << ipu::max_states) - 1);
   p.n = r.number("n", 1, 65536);
-  p.capacity = p.model->fires ? r.number("capacity", 1, p.n) : r.number("capacity", 0, 0);
+  p.capacity = p.fires ? r.number("capacity", 1, p.n) : r.number("capacity", 0, 0);
   p.seed = r.whole("seed", 0, std::numeric_limits<std::uint64_t>::max());
   p.surrogate = r.number("surrogate", 0, 6);
   p.slope = r.real("slope", std::numeric_limits<float>::min(), largest);
   p.detach_reset = r.number("detach_reset", 0, 1);
   p.fixed = r.number("fixed", 0, 1);
   p.bias = r.number("bias", 0, 1);
-  for (unsigned k = 0; k < p.model->n_constants; ++k) p.constants.push_back(r.real("constant", -largest, largest));
-  for (std::size_t k = 0; k < std::size_t{p.parameter_rows()} * p.n; ++k)
-    p.parameters.push_back(r.real("parameter", -infinite, largest));  // θ_grad may be -infinite
+  for (const std::string& name : trained) {
+    if (!holds(model.entries, name) || !holds(p.shape->entries, name))
+      refuse(p.name + ": trained has '" + name + "', which is none of its entries");
+    p.given_rows.push_back(rows_of(p, model, name));
+    p.terms.push_back(term(name, model.in_order));
+  }
+  p.entries.assign(std::size_t{p.entry_rows()} * p.n, 0.0f);
+  const auto read = [&](const std::vector<unsigned>& rows, double low) {
+    for (unsigned k = 0; k < p.n; ++k) {
+      const float value = r.real("value", low, largest);
+      for (const std::size_t row : rows) p.entries[row * p.n + k] = value;
+    }
+  };
+  for (const std::string& name : model.entries) {
+    if (holds(trained, name)) continue;
+    if (holds(p.shape->entries, name)) {
+      read(rows_of(p, model, name), -largest);
+    } else {  // the shape has i itself
+      for (unsigned k = 0; k < p.n; ++k) r.real("value", 1, 1);
+    }
+  }
+  if (holds(p.shape->entries, "order"))
+    std::fill_n(p.entries.begin() + std::ptrdiff_t{row_of(p, "order")} * p.n, p.n, static_cast<float>(model.in_order));
+  if (p.fires) read({p.n_entries()}, -infinite);  // θ_grad
   return p;
 }
 
@@ -109,9 +179,13 @@ Description::Description(const std::string& given) : text(given) {
       ipu::Population p{};
       p.name = "input", p.n = r.number("n", 1, 65536), p.capacity = r.number("capacity", 1, p.n);
       populations.push_back(p);
+      structures.push_back({});
+      trained.push_back({});
     } else if (r.name == "population" && !populations.empty()) {
       if (!spikes(last)) refuse(populations[last].name + ": only the last population may be a readout");
-      populations.push_back(population(r, populations.size()));
+      structures.push_back({});
+      trained.push_back({});
+      populations.push_back(population(r, populations.size(), structures.back(), trained.back()));
     } else if (r.name == "connection") {
       connections.push_back({r.number("pre", 0, last), r.number("post", 1, last), r.number("delay", 0, 65535), {}});
     } else if (r.name == "shard") {
@@ -157,7 +231,7 @@ ipu::ProgramSpec Description::spec(std::int64_t n_steps, std::int64_t n_samples,
 std::int64_t Description::n_history(std::size_t population, std::int64_t n_steps, std::int64_t n_samples) const {
   std::int64_t width = 0;
   for (const ipu::Shard& s : network.populations[population].shards) width += (s.n + 1) / 2 * 2;
-  return n_steps * n_samples * width;
+  return (1 + __builtin_popcount(network.populations[population].kept)) * n_steps * n_samples * width;
 }
 
 }  // namespace sparsesnn::popart_op

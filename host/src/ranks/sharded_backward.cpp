@@ -133,7 +133,7 @@ StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const Layer
   pass_.n_slots = static_cast<std::int64_t>(total_.size());
   pass_.d_values = total_.data();
   pass_.d_slots = d_slots_.data();
-  for (int k = 0; k < spec.model->n_states; ++k) {
+  for (int k = 0; k < spec.shape->n_states; ++k) {
     d_state_.push_back(Array<float>::zeros(n_samples_ * row_));
     pass_.d_state[k] = d_state_[k].data();
   }

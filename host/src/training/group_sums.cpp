@@ -72,9 +72,8 @@ Array<float> sum_padded_groups(const Array<float>& by_group, std::size_t stride,
 
 void parameter_grads(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const float* d_slots,
                      std::int64_t n_slots, bool separate, LayerGradients& out) {
-  int field = 1 + int(spec.model->reads_x);
-  for (int k = 0; k < spec.model->n_parameters; ++k) {
-    if (!spec.learns[k]) continue;
+  int field = 1 + int(spec.records_x());
+  for (int k = 0; k < spec.n_learnt(); ++k) {
     const float* trace = saved.fields + static_cast<std::size_t>(field++) * n_slots;
     out.d_parameters[k] = sum_groups(input.n_samples, spec.n, separate, [&](int b0, int b1, double* total) {
       for (int t = 0; t < input.n_steps; ++t) {

@@ -8,7 +8,8 @@ gradient of this graph.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from sparsesnn.engines.cpu.lists import own_before, states_of
 from sparsesnn.engines.cpu.wiring import Wiring, layer_call, layer_tensors
 from sparsesnn.engines.dropout import numbers
 from sparsesnn.errors import NumericError
-from sparsesnn.layers import Population
+from sparsesnn.layers import fires
 from sparsesnn.network import Network
 from sparsesnn.output import LayerState
 from sparsesnn.parameters import DELAYS
@@ -109,7 +110,7 @@ class Chain:
             tensors = self._add_layer(name, layer)
             own = {id(x) for x in (*layer._parameters.values(), *layer._buffers.values())}
             in_place = in_place and all(id(x) in own and x.is_contiguous() for x in tensors.values())
-        self.fires = [name for name, layer in self.layers.items() if isinstance(layer.population, Population)]
+        self.fires = [name for name, layer in self.layers.items() if fires(layer.population)]
         self.counts = any(layer.training_steps is not None for layer in self.layers.values())
         self.key = self.key_of(self.layers, self.learns) if in_place else None
 
@@ -128,7 +129,7 @@ class Chain:
 
     @staticmethod
     def key_of(layers: Mapping[str, Any], learns: Sequence[bool]) -> list[Any]:
-        """The dependencies of a chain: the tensors, their places in memory, and which of them learn."""
+        """The dependencies of a chain: the tensors, their places in memory, which of them learn, and the neurons' parameters."""
         key: list[Any] = [*learns, torch.is_grad_enabled()]
         for layer in layers.values():
             key += (id(layer), layer.weight_dtype)
@@ -136,6 +137,7 @@ class Chain:
                 key.append(
                     None if x is None else (id(x), x.data_ptr(), x.dtype, x.shape, x.is_contiguous(), x.requires_grad)
                 )
+            key += (layer.tensor(name).detach().numpy().tobytes() for name in Wiring.of(layer).parameters)
         return key
 
     def holds(self, layers: Mapping[str, Any], learns: Sequence[bool]) -> bool:
@@ -146,10 +148,8 @@ class Chain:
 
     def _add_layer(self, name: str, layer: Any) -> dict[str, Tensor]:
         """Adds a layer, and the transforms between it and its senders; returns its tensors."""
-        try:
+        with named(name):
             tensors = layer.snapshot.tensors if layer.snapshot else layer.tensors_read or layer_tensors(layer)
-        except NumericError as error:
-            raise NumericError(f"{name}: {error}" if name else str(error)) from None
         learnt = {key: x for key, x in tensors.items() if x.requires_grad} if torch.is_grad_enabled() else {}
         wiring = Wiring.of(layer)
         reads = []
@@ -173,9 +173,11 @@ class Chain:
         own = {x: learnt[x] for x in order if x in learnt}
         sources = list(map(self._source, reads))
         saves = bool(own) or any(map(self._saves, sources))
+        with named(name):
+            call = layer_call(layer, tensors, saves, own, continues=self.continues)
         self.chain.add_layer(
             name,
-            layer_call(layer, tensors, saves, own, continues=self.continues),
+            call,
             reads,
             [x in own for x in wiring.senders],
             [x in own for x in wiring.loops],
@@ -261,6 +263,15 @@ class Chain:
             return seed, 0, None, None, None
         wiring = Wiring.of(layer)
         return seed, 0, None, None, [layer.part.packed.get(x) for x in (*wiring.senders, *wiring.loops)]
+
+
+@contextlib.contextmanager
+def named(population: str) -> Iterator[None]:
+    """Adds the name of a population to an error about its numbers."""
+    try:
+        yield
+    except NumericError as error:
+        raise NumericError(f"{population}: {error}" if population else str(error)) from None
 
 
 def learns_as_read(layers: Iterable[Any]) -> bool:

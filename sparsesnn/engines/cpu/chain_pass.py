@@ -16,7 +16,7 @@ from sparsesnn import _core
 from sparsesnn.engines.cpu.lists import engine_lists, spikes_of, to_array
 from sparsesnn.engines.cpu.wiring import Wiring
 from sparsesnn.first_order import first_order
-from sparsesnn.layers import LI
+from sparsesnn.layers import is_readout
 from sparsesnn.output import LayerState, last_steps
 from sparsesnn.parameters import DELAYS
 from sparsesnn.spikes import SpikeBatch
@@ -91,7 +91,7 @@ class ChainPass:
         for k, (node, made) in enumerate(zip(self.chain.nodes, self.node_outputs(values), strict=True)):
             if node.transform is not None:
                 continue
-            if not isinstance(self.chain.layers[node.layer].population, LI):
+            if not is_readout(self.chain.layers[node.layer].population):
                 found[node.layer] = self.lists_at(k, made)
             else:
                 found[node.layer] = torch.from_numpy(self.runs[k].potentials) if made is None else made

@@ -13,7 +13,8 @@ from torch import Tensor
 from sparsesnn import _core
 from sparsesnn.bounds import bounded
 from sparsesnn.engines.cpu.lists import to_array
-from sparsesnn.layers import LI
+from sparsesnn.engines.entries import as_float32, entries_of, shape_of
+from sparsesnn.layers import is_readout
 from sparsesnn.parameters import DELAYS, Incoming, PopulationModule
 from sparsesnn.placement import cpu_tile_width
 from sparsesnn.synapses import Synapses
@@ -22,7 +23,7 @@ from sparsesnn.synapses.base import InLists
 
 def layer_tensors(layer: PopulationModule) -> dict[str, Tensor]:
     """All tensors that define the layer, under the engine's names; parameters that learn within their range and [n], others as they
-    are: the engine knows the range too."""
+    are."""
     wiring = Wiring.of(layer)
     found = {}
     for name, c in wiring.connections.items():
@@ -58,7 +59,7 @@ class Wiring:
         pools: names of the connections that only pool: each pooled neuron feeds one neuron of the layer.
         pools_before: of each sender, the pools that its lists go through first.
         windows: convolutions, by the names of their weights.
-        parameters: of the neuron model, names in the order of the C++ model.
+        parameters: names of the neurons' parameters, in the model's order.
         rows: compressed rows, by the names of the weights that have some.
         matrices: names of the weights that have neither rows nor windows.
         read_as_they_are: names of the parameters that the engine reads where they lie, unless weights are rounded to integers.
@@ -122,6 +123,8 @@ def layer_call(
     """
     wiring = Wiring.of(layer)
     arrays = {name: to_array(x, name) for name, x in tensors.items()}
+    trained = [name for name in wiring.parameters if save and name in learnt]
+    entries = entries_of(layer.population, {name: arrays[name] for name in wiring.parameters}, trained)
     packed: Mapping[str, Any] = layer.snapshot.packed if layer.snapshot else {}
 
     def axonal(loop: str) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -134,6 +137,7 @@ def layer_call(
 
     return _core.LayerCall(
         wiring.spec(layer, save, learnt),
+        states=layer.population.states,
         sources=[
             _core.Source(
                 n_pre,
@@ -145,7 +149,8 @@ def layer_call(
             )
             for name, n_pre, delay in zip(wiring.senders, wiring.n_pre, layer.delays, strict=True)
         ],
-        parameters=[arrays[name] for name in wiring.parameters],
+        entries=[as_float32(x) for x in entries.values],
+        derivatives=[[None if x is None else as_float32(x) for x in by] for by in entries.derivatives],
         grad_threshold=arrays.get("grad_threshold"),
         bias=arrays.get("bias"),
         loops=[
@@ -216,12 +221,11 @@ def tile_width(layer: PopulationModule) -> int:
 
 def spec_arguments(layer: Any, save: bool, learnt: Collection[str]) -> dict[str, Any]:
     """The arguments of the layer's `_core.LayerSpec`, the same at every call."""
-    population = layer.population
+    population, shape = layer.population, shape_of(layer.population)
     common: dict[str, Any] = {
-        "model": population.kernel,
-        "constants": population.constants,
-        "learns": [parameter.name in learnt for parameter in population.parameters],
-        "ranges": [(parameter.low, parameter.high) for parameter in population.parameters],
+        "shape": shape.name,
+        "fires": shape.fires,
+        "n_trained": sum(parameter.name in learnt for parameter in population.parameters),
         "n": layer.neurons[1] - layer.neurons[0],
         "population": population.n if layer.part else 0,
         "first": layer.neurons[0],
@@ -231,7 +235,7 @@ def spec_arguments(layer: Any, save: bool, learnt: Collection[str]) -> dict[str,
         "seed": 0,
         "first_step": 0,
     }
-    if isinstance(population, LI):
+    if is_readout(population):
         readout = {"detach_reset": True, "surrogate": "straight_through", "slope": 1.0, "capacity": 0}
         return {**common, **readout, "fixed": False}
     return {

@@ -2,39 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from sparsesnn.layers import LI, Population
+from sparsesnn.engines.entries import Entries, Shape, entries_of, shape_of
+from sparsesnn.layers import Neuron, is_readout
 
 
 class Numbers(NamedTuple):
-    """A population's parameters in the model's order, and its secondary threshold (None for a readout); [N] each."""
+    """A population's arrays.
 
-    parameters: tuple[Tensor, ...]
+    Args:
+        entries: [E, N], those of its shape, see `sparsesnn.engines.entries`.
+        grad_threshold: [N]; None for a readout.
+        derivatives: [Q, E, N], of the entries by each parameter with a gradient; None if there is none.
+    """
+
+    entries: Tensor
     grad_threshold: Tensor | None
+    derivatives: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        population: Neuron,
+        parameters: Mapping[str, Tensor],
+        grad_threshold: Tensor | None,
+        learnt: Sequence[str] = (),
+    ) -> Numbers:
+        """The arrays of `population`.
+
+        Args:
+            parameters: [N] each, by name, within their range.
+            learnt: names of those with a gradient.
+        """
+        like = grad_threshold if grad_threshold is not None else next(iter(parameters.values()))
+        found: Entries = entries_of(population, parameters, learnt)
+        entries = _stacked(found.values, population.n, like)
+        derivatives = torch.stack([_stacked(by, population.n, like) for by in found.derivatives]) if learnt else None
+        return cls(entries, grad_threshold, derivatives)
+
+
+def _stacked(values: Sequence[Tensor | float | None], n: int, like: Tensor) -> Tensor:
+    """[E, N]; None is 0."""
+    made = like.new_zeros(len(values), n)
+    for row, x in zip(made, values, strict=True):
+        if x is not None:
+            row[:] = x
+    return made
 
 
 @dataclass(frozen=True)
 class Dynamics:
-    """A neuron model by its name in codelets/neuron, its states and parameters in its order, and the surrogate."""
+    """The shape of a neuron model, the number of its states, and the surrogate."""
 
-    kernel: str
-    states: tuple[str, ...]
-    parameters: tuple[str, ...]
-    constants: tuple[float, ...]
+    shape: Shape
+    n_states: int
     detach_reset: bool = True
     surrogate: str = "straight_through"
     slope: float = 1.0
 
     @classmethod
-    def of(cls, population: LI | Population) -> Dynamics:
+    def of(cls, population: Neuron) -> Dynamics:
         """The dynamics of `population`."""
-        names = tuple(parameter.name for parameter in population.parameters)
-        model = (population.kernel, population.states, names, population.constants)
-        if isinstance(population, LI):
-            return cls(*model)
+        shape, n_states = shape_of(population), len(population.states)
+        if is_readout(population):
+            return cls(shape, n_states)
         surrogate = population.surrogate
-        return cls(*model, population.detach_reset, surrogate.kind, surrogate.slope)
+        return cls(shape, n_states, population.detach_reset, surrogate.kind, surrogate.slope)

@@ -20,7 +20,7 @@ from sparsesnn.engines.torch_engine import TorchEngine
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Grid
 from sparsesnn.host.comm.torch_group import TorchGroup
-from sparsesnn.layers import Population
+from sparsesnn.layers import fires
 from sparsesnn.network import Network
 from sparsesnn.options import option
 from sparsesnn.output import Output
@@ -68,7 +68,7 @@ class DenseEngine(TorchEngine):
     @classmethod
     def check(cls, name: str, network: Network, training: Training) -> None:
         for population_name, population in network.populations.items():
-            if isinstance(population, Population) and population.capacity is not None:
+            if fires(population) and population.capacity is not None:
                 raise ConfigError(
                     f"{population_name}: capacity is {population.capacity}, but backend {name!r} has no lists that could "
                     "fill up; allowed: no capacity; remove it, or use backend 'cpu'"

@@ -2,14 +2,14 @@
 
 The kernels derive the spikes before a step from the potential: v > θ. Before the first step v is 0, so no neuron counts as
 fired unless its threshold is negative, which a trained threshold can become. Then 0 > θ without a spike, and subtracting θ
-would change the results. The C++ kernels take a flag (`fresh`); the Triton kernels run that step separately, without a reset.
+would change the results. The kernels take a flag, `fresh`.
 """
 
 from __future__ import annotations
 
-from sparsesnn.layers import LI, Population
+from sparsesnn.layers import Neuron, fires
 
 
-def matters(population: LI | Population) -> bool:
+def matters(population: Neuron) -> bool:
     """Whether the population fires and its threshold may become negative."""
-    return isinstance(population, Population) and population.learn_threshold
+    return fires(population) and population.learn_threshold

@@ -34,7 +34,7 @@ from sparsesnn.engines.dense.pieces import Made, in_pieces
 from sparsesnn.engines.dense.spikes import DenseSpikes, no_memory
 from sparsesnn.errors import DescriptionError
 from sparsesnn.first_order import first_order
-from sparsesnn.layers import LI, Population
+from sparsesnn.layers import Neuron, fires
 from sparsesnn.synapses import Synapses
 
 
@@ -97,7 +97,7 @@ def _run(call: Call, *, packed: bool) -> tuple[Tensor, _Run]:
     )
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
         return _Fused.apply(run, *inputs), run
-    return run.forward(_Inputs.of(inputs, run.sources), keep=False), run
+    return run.forward(_Inputs.of(inputs, run), keep=False), run
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,13 @@ class _Inputs:
     neuron: Numbers
 
     @classmethod
-    def of(cls, inputs: Sequence[Tensor | None], fired: Sequence[Tensor | None]) -> _Inputs:
-        """`inputs` as `_Fused` takes them; a source in `fired` uses those spikes, and its input only carries the gradient."""
+    def of(cls, inputs: Sequence[Tensor | None], run: _Run, learnt: Sequence[str] = ()) -> _Inputs:
+        """`inputs` as `_Fused` takes them; a source in `run.sources` uses those spikes, and its input only carries the gradient.
+
+        Args:
+            learnt: names of the parameters whose gradients are needed.
+        """
+        fired = run.sources
         tensors = [None if x is None else x.detach() for x in inputs]
         present = [x for x in tensors[: 2 * len(fired)] if x is not None]
         recurrent_weight, bias, grad_threshold, *parameters = tensors[2 * len(fired) :]
@@ -121,7 +126,12 @@ class _Inputs:
             weights=tuple(present[len(fired) :]),
             recurrent_weight=recurrent_weight,
             bias=bias,
-            neuron=Numbers(tuple(x for x in parameters if x is not None), grad_threshold),
+            neuron=Numbers.of(
+                run.population,
+                {p.name: x for p, x in zip(run.population.parameters, parameters, strict=True) if x is not None},
+                grad_threshold,
+                learnt,
+            ),
         )
 
 
@@ -146,7 +156,7 @@ class _Run:
     """
 
     kit: ModuleType
-    population: LI | Population
+    population: Neuron
     shape: tuple[int, int, int]
     shifts: tuple[int, ...]
     synapses: tuple[Synapses, ...]
@@ -245,14 +255,13 @@ class _Run:
         current = self.current_again(x, out) if self.current is None else self.current
         self.current = None
         dynamics, chunks = Dynamics.of(self.population), self.chunks()
-        fires = isinstance(self.population, Population)
         longest = max((stop - start for start, stop in chunks), default=0)
 
         def zeros(wanted: bool) -> Tensor | None:
             return torch.zeros_like(self.v) if wanted else None
 
         state = self.v.dtype
-        keeps = fires or any(needs.parameters)
+        keeps = fires(self.population) or any(needs.parameters)
         rows = tuple(self.empty(longest + 1, state) for _ in self.state) if keeps else ()
         d_current = self.empty(longest)
         weights = [
@@ -262,7 +271,7 @@ class _Run:
         recurrent_weight = self.factor(x.recurrent_weight, transposed=True)
         d_state = tuple(torch.zeros_like(x) for x in self.state)
         d_next = None if out is None else torch.zeros_like(self.v, dtype=self.dtype)
-        d_bias, d_parameters = zeros(needs.bias), tuple(zeros(wanted) for wanted in needs.parameters)
+        d_bias, d_parameters = zeros(needs.bias), tuple(torch.zeros_like(self.v) for x in needs.parameters if x)
         g = _Gradients.empty(x, needs, self, current)
         for (start, stop), before in zip(reversed(chunks), reversed(self.starts), strict=True):
             n = stop - start
@@ -409,7 +418,7 @@ class _Gradients:
     spikes: list[Tensor | None]
     weights: list[Tensor | None]
     recurrent_weight: Tensor | None
-    sums: list[Tensor | None] = field(default_factory=list)  # bias, then parameters in the model's order
+    sums: list[Tensor | None] = field(default_factory=list)  # bias, then the parameters with a gradient
 
     @classmethod
     def empty(cls, x: _Inputs, needs: _Needs, run: _Run, current: Tensor) -> _Gradients:
@@ -450,7 +459,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, run: _Run, *inputs: Tensor | None) -> Tensor:
-        out = run.forward(_Inputs.of(inputs, run.sources), keep=True)
+        out = run.forward(_Inputs.of(inputs, run), keep=True)
         ctx.run = run
         own = None if run.own is None else out if run.fired is None else run.fired
         ctx.save_for_backward(own, *inputs)
@@ -462,6 +471,10 @@ class _Fused(torch.autograd.Function):
         run: _Run = ctx.run
         out, *inputs = ctx.saved_tensors
         needs = _Needs.of(ctx.needs_input_grad[1:], len(run.shifts))
-        g = run.backward(_Inputs.of(inputs, run.sources), out, d_out.contiguous(), needs)
-        d_bias, *d_parameters = g.sums
+        names = [p.name for p in run.population.parameters]
+        learnt = [name for name, wanted in zip(names, needs.parameters, strict=True) if wanted]
+        g = run.backward(_Inputs.of(inputs, run, learnt), out, d_out.contiguous(), needs)
+        d_bias, *sums = g.sums
+        by_name = dict(zip(learnt, sums, strict=True))
+        d_parameters = map(by_name.get, names)
         return None, *g.spikes, *g.weights, g.recurrent_weight, d_bias, None, *d_parameters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from sparsesnn.engines.dense.call import Axonal, Call, Loop, Source
 from sparsesnn.engines.dense.neuron import Neuron
 from sparsesnn.engines.dense.spikes import DenseSpikes
 from sparsesnn.errors import DescriptionError, MissingDependencyError, ShapeError
-from sparsesnn.layers import Population
+from sparsesnn.layers import fires
 from sparsesnn.output import LayerOutput, LayerState, last_steps
 from sparsesnn.parameters import Incoming
 from sparsesnn.wording import count
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from sparsesnn.engines.module import Layer
 
 MODES = ("auto", "step", "hoist", "fused")
+#: the first version of Triton, that of PyTorch 2.8, which takes tuples of tensors
+MIN_TRITON = (3, 4)
 
 
 def run_layer(
@@ -46,20 +49,21 @@ def run_layer(
     or states that do not fit.
     """
     population = layer.population
-    if isinstance(population, Population) and population.capacity is not None:
+    if fires(population) and population.capacity is not None:
         raise DescriptionError(
             f"{type(population).__name__}: capacity is {population.capacity}, but the backend 'dense' has no lists "
             "that could fill up; allowed: capacity=None; change that, or use backend='cpu'"
         )
     mode = choose_mode(layer.dense_mode, layer.like.device, layer.like.dtype)
     one_loop = layer.loop_delays in ((), (1,)) and all(c.synapses.is_matrix and not c.axonal for c in layer.loops)
-    if mode == "fused" and not one_loop:  # it supports one recurrent matrix of delay 1
+    # it supports neurons that are linear between spikes, with one recurrent matrix of delay 1
+    if mode == "fused" and not (one_loop and population.linear):
         mode = "hoist"
     if mode != "fused":
         sources = [x.to_dense() if isinstance(x, DenseSpikes) else x for x in sources]
     call = _call(layer, sources, state)
     out: Tensor | DenseSpikes
-    if mode == "fused" and packed and isinstance(population, Population):
+    if mode == "fused" and packed and fires(population):
         out, after = fused.run_packed(call)
         recent = out.fired[max(0, call.n_steps - layer.n_history) :].to(call.v.dtype)
     else:
@@ -91,7 +95,8 @@ def choose_mode(mode: str, device: torch.device, dtype: torch.dtype) -> str:
         return "fused" if able and not mixed and not torch.compiler.is_compiling() else "hoist"
     if mode == "fused" and not able:
         if device.type == "cuda" and dtype in (torch.float32, torch.float64):
-            raise MissingDependencyError("triton", "cuda", "dense_mode 'fused' on CUDA")
+            package = f"triton>={'.'.join(map(str, MIN_TRITON))}"
+            raise MissingDependencyError(package, "cuda", "dense_mode 'fused' on CUDA")
         raise DescriptionError(
             f"dense_mode is 'fused', but the weights are {dtype} on {device}; it runs on cpu and cuda in float32 and "
             "float64 (mixed precision: torch.autocast); use 'hoist' there"
@@ -101,8 +106,14 @@ def choose_mode(mode: str, device: torch.device, dtype: torch.dtype) -> str:
 
 @functools.cache
 def has_triton() -> bool:
-    """Whether Triton is installed."""
-    return importlib.util.find_spec("triton") is not None
+    """Whether Triton is installed, in a version that can compile our kernels."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    try:
+        version = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:  # PyTorch's nightly builds bring it under other names
+        return True
+    return tuple(int(part) for part in version.split(".")[:2]) >= MIN_TRITON
 
 
 def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: LayerState | None) -> Call:

@@ -34,7 +34,7 @@ def forward(
     n_states = len(state)
 
     def work(weight: Any, read: Sequence[Tensor], written: Sequence[Any]) -> None:
-        numbers = Numbers(tuple(read[1:]), read[0])
+        numbers = Numbers(*read)
         current, own, out, fired = written[n_states:]
         spikes, before = out if fired is None else fired, own
         for t in range(len(current)):
@@ -52,7 +52,7 @@ def forward(
             )
         own.copy_(before)
 
-    read = [neuron.grad_threshold, *neuron.parameters]
+    read = [neuron.entries, neuron.grad_threshold]
     kit.loop(work, ("forward", dynamics, fresh), weight, read, [*state, current, own, out, fired])
 
 
@@ -69,7 +69,7 @@ def backward(
     d_state: Sequence[Tensor],
     d_current: Tensor,
     d_bias: Tensor | None,
-    d_parameters: Sequence[Tensor | None],
+    d_parameters: Sequence[Tensor],
     fresh: bool,
 ) -> None:
     """`kit.backward`, last step first, with (∂L/∂current of the next step) · weight added to `d_out` of each step first.
@@ -78,11 +78,11 @@ def backward(
         weight: `kit.Factor` of the recurrent weight's transpose.
         d_next: [B, N], ∂L/∂current of the step after the chunk; on return, that of its first step.
     """
-    n_states, n_parameters = len(d_state), len(neuron.parameters)
+    n_states = len(d_state)
 
     def work(weight: Any, read: Sequence[Any], written: Sequence[Any]) -> None:
-        grad_threshold, d_out, current, *more = read
-        numbers, rows = Numbers(tuple(more[:n_parameters]), grad_threshold), more[n_parameters:]
+        entries, grad_threshold, derivatives, d_out, current, *rows = read
+        numbers = Numbers(entries, grad_threshold, derivatives)
         d_next, d_current, d_bias, *sums = written
         d_one, later = torch.empty_like(d_out[:1], dtype=sums[0].dtype), d_next
         for t in reversed(range(len(d_out))):
@@ -104,5 +104,5 @@ def backward(
             later = d_current[t]
         d_next.copy_(later)
 
-    read = [neuron.grad_threshold, d_out, current, *neuron.parameters, *rows]
+    read = [*neuron, d_out, current, *rows]
     kit.loop(work, ("backward", dynamics, fresh), weight, read, [d_next, d_current, d_bias, *d_state, *d_parameters])

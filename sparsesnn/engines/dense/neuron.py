@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from sparsesnn.layers import LI, Population
+from sparsesnn.layers import Neuron as Model
+from sparsesnn.layers import is_readout
 from sparsesnn.surrogate import Surrogate
 
 
@@ -23,7 +24,7 @@ class Moment(NamedTuple):
 class Neuron:
     """A population with its parameters, [] or [N] in the model's order, within their range."""
 
-    population: LI | Population
+    population: Model
     parameters: tuple[Tensor, ...]
     grad_threshold: Tensor | None
 
@@ -34,7 +35,7 @@ class Neuron:
 
     def first(self, state: tuple[Tensor, ...], *, fresh: bool) -> Moment:
         """The moment before the first step; `fresh`: of a sequence, so no neuron has fired, regardless of θ."""
-        if isinstance(self.population, LI):
+        if is_readout(self.population):
             return Moment(state, None)
         x = state[0]
         return Moment(state, torch.zeros_like(x) if fresh else (x > self.named["threshold"]).to(x.dtype))
@@ -42,7 +43,7 @@ class Neuron:
     def step(self, i: Tensor, before: Moment) -> tuple[Tensor, Moment]:
         """Input current [B, N] in; spikes (LI: potentials) [B, N] and the next moment out."""
         population, p = self.population, self.named
-        if isinstance(population, LI):
+        if is_readout(population):
             state = population.step(p, before.state, None, None, i)
             return state[0], Moment(state, None)
         s = cast(Tensor, before.s)

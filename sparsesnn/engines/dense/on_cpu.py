@@ -113,19 +113,21 @@ def backward(
     *,
     rows: Sequence[Tensor],
     d_state: Sequence[Tensor],
-    d_parameters: Sequence[Tensor | None] = (),
+    d_parameters: Sequence[Tensor] = (),
     fresh: bool = False,
     **arrays: Tensor | None,
 ) -> None:
     """The gradient of `forward`; see host/src/dense/dense_neurons.h."""
     given = {"d_bias": None, **arrays}
+    derivatives = neuron.derivatives
     _core.dense_backward(
         _spec(dynamics),
         array(d_out),
         **_numbers(neuron),
+        derivatives=None if derivatives is None else array(derivatives),
         rows=[array(x) for x in rows],
         d_state=[array(x) for x in d_state],
-        d_parameters=[None if x is None else array(x) for x in d_parameters],
+        d_parameters=[array(x) for x in d_parameters],
         fresh=fresh,
         **_arrays(given),
     )
@@ -187,8 +189,8 @@ def values(x: Tensor) -> Any:
 
 def _spec(dynamics: Dynamics) -> _core.DenseSpec:
     return _core.DenseSpec(
-        model=dynamics.kernel,
-        constants=dynamics.constants,
+        shape=dynamics.shape.name,
+        fires=dynamics.shape.fires,
         detach_reset=dynamics.detach_reset,
         surrogate=dynamics.surrogate,
         slope=dynamics.slope,
@@ -198,7 +200,7 @@ def _spec(dynamics: Dynamics) -> _core.DenseSpec:
 def _numbers(neuron: Numbers) -> dict[str, Any]:
     threshold = neuron.grad_threshold
     return {
-        "parameters": [array(x) for x in neuron.parameters],
+        "entries": array(neuron.entries),
         "grad_threshold": None if threshold is None else array(threshold),
     }
 

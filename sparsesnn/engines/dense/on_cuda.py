@@ -6,7 +6,8 @@ float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,15 +15,7 @@ from torch import Tensor
 from sparsesnn.engines.dense import triton_ops
 from sparsesnn.engines.dense.dynamics import Dynamics, Numbers
 from sparsesnn.engines.dense.graphs import Graphs
-from sparsesnn.errors import DescriptionError
 from sparsesnn.surrogate import KINDS
-
-#: models and resets by their numbers in `triton_kernels`
-MODELS = ("lif", "cuba_lif", "li")
-RESETS = ("subtract", "subtract_decays", "zero", "none")
-NO_RESET = RESETS.index("none")
-#: arguments of the kernels with one row per step, and those with one more row, for the state before the first step
-STEPS, STATES = ("out", "fired", "d_current"), ("v_rows", "i_syn_rows")
 
 #: rows of a chunk: one chunk's potentials are kept in addition to the currents; each launch costs microseconds
 ROWS = 16384
@@ -73,24 +66,13 @@ def forward(
     state: Sequence[Tensor],
     rows: Sequence[Tensor] = (),
     fresh: bool = False,
-    **arrays: Tensor | None,
+    out: Tensor | None = None,
+    fired: Tensor | None = None,
 ) -> None:
     """Advances every neuron through the steps of `current` [T, B, N]; see `triton_kernels.forward_kernel`."""
-    model, reset = _numbers_of(dynamics)
-    parameters, n_steps = _parameters(dynamics, neuron), len(current)
-    states = _by_state(dynamics, state, "{}") | _by_state(dynamics, rows, "{}_rows")
-    given = {"out": None, "fired": None, **states, **arrays}
-    for start, stop, without in _runs(n_steps, fresh and reset != NO_RESET):
-        torch.ops.sparsesnn.dense_forward(
-            current[start:stop],
-            alpha=parameters["alpha"],
-            beta=parameters["beta"],
-            threshold=parameters["threshold"],
-            **_part(given, start, stop),
-            model=model,
-            reset=NO_RESET if without else reset,
-            gain=dynamics.constants[0],
-        )
+    torch.ops.sparsesnn.dense_forward(
+        current, neuron.entries, list(state), list(rows), out, fired, fresh, **_layout(dynamics)
+    )
 
 
 def backward(
@@ -100,43 +82,38 @@ def backward(
     *,
     rows: Sequence[Tensor],
     d_state: Sequence[Tensor],
-    d_parameters: Sequence[Tensor | None] = (),
+    d_current: Tensor,
+    d_bias: Tensor | None = None,
+    d_parameters: Sequence[Tensor] = (),
+    current: Tensor | None = None,
     fresh: bool = False,
-    **arrays: Tensor | None,
 ) -> None:
     """The gradient of `forward`; see `triton_kernels.backward_kernel`."""
-    model, reset = _numbers_of(dynamics)
-    sums: dict[str, Tensor | None] = dict.fromkeys(("d_alpha", "d_beta", "d_threshold", "d_bias"))
-    sums |= {f"d_{name}": x for name, x in zip(dynamics.parameters, d_parameters, strict=False)}
-    gradients = _by_state(dynamics, d_state, "{}")
-    given = {
-        **_by_state(dynamics, rows, "{}_rows"),
-        "delta": gradients["v"],
-        "d_i": gradients["i_syn"],
-        **sums,
-        **arrays,
-    }
-    given.pop("current", None)  # no parameter's gradient needs it here
-    parameters = _parameters(dynamics, neuron)
-    for start, stop, without in reversed(_runs(len(d_out), fresh and reset != NO_RESET)):
-        part = _part(given, start, stop)
-        if without:
-            # only ∂ρ/∂β and ∂ρ/∂θ read the state before, and both are 0 here: pass a potential that did not fire, and no d_beta
-            v_rows, threshold = part["v_rows"], parameters["threshold"]
-            assert v_rows is not None
-            assert threshold is not None
-            part |= {"d_beta": None, "v_rows": torch.cat([torch.minimum(v_rows[:1], threshold), v_rows[1:2]])}
-        torch.ops.sparsesnn.dense_backward(
-            d_out=d_out[start:stop],
-            **parameters,
-            **part,
-            model=model,
-            reset=reset,
-            detach_reset=dynamics.detach_reset,
-            surrogate=KINDS.index(dynamics.surrogate),
-            slope=dynamics.slope,
-            gain=dynamics.constants[0],
-        )
+    if not d_parameters:  # their gradients alone read the current, and more states than x
+        rows, current = rows[:1] if dynamics.shape.fires else (), None
+    torch.ops.sparsesnn.dense_backward(
+        list(rows),
+        current,
+        d_out,
+        neuron.entries,
+        neuron.derivatives if d_parameters else None,
+        neuron.grad_threshold,
+        list(d_state),
+        d_current,
+        d_bias,
+        list(d_parameters),
+        fresh,
+        **_layout(dynamics),
+        detach_reset=dynamics.detach_reset,
+        surrogate=KINDS.index(dynamics.surrogate),
+        slope=dynamics.slope,
+    )
+
+
+def _layout(dynamics: Dynamics) -> dict[str, Any]:
+    """The arguments of the operators that describe a shape."""
+    shape = dynamics.shape
+    return {"names": shape.entries, "ones": shape.ones, "fires": shape.fires, "in_order": shape.in_order}
 
 
 def loop(
@@ -155,40 +132,6 @@ def loop(
 
     with triton_ops.device_of(weight.matrix):
         _graphs.run(on, name, [weight.matrix, *read], written)
-
-
-def _numbers_of(dynamics: Dynamics) -> tuple[int, int]:
-    """The numbers of model and reset in `triton_kernels`."""
-    model, _, reset = dynamics.kernel.partition(".")
-    if model not in MODELS:
-        raise DescriptionError(
-            f"dense_mode 'fused' on CUDA has no kernel of the neuron model {dynamics.kernel!r}; "
-            f"it has {', '.join(MODELS)}; use dense_mode 'hoist'"
-        )
-    return MODELS.index(model), RESETS.index(reset) if reset else NO_RESET
-
-
-def _parameters(dynamics: Dynamics, neuron: Numbers) -> dict[str, Tensor | None]:
-    found: dict[str, Tensor | None] = dict.fromkeys(("alpha", "beta", "threshold"))
-    return {**found, **dict(zip(dynamics.parameters, neuron.parameters, strict=True)), "grad_threshold": neuron[1]}
-
-
-def _by_state(dynamics: Dynamics, arrays: Sequence[Tensor], name: str) -> dict[str, Tensor | None]:
-    """Arrays of the states by the operators' argument names."""
-    found: dict[str, Tensor | None] = {name.format("v"): None, name.format("i_syn"): None}
-    return {**found, **{name.format(state): x for state, x in zip(dynamics.states, arrays, strict=False)}}
-
-
-def _runs(n_steps: int, fresh: bool) -> list[tuple[int, int, bool]]:
-    """Launches: first step, last + 1, and whether it is the first step of a sequence, which is launched separately."""
-    runs = [(0, 1, True), (1, n_steps, False)] if fresh else [(0, n_steps, False)]
-    return [run for run in runs if run[1] > run[0]] if n_steps else []
-
-
-def _part(arrays: Mapping[str, Tensor | None], start: int, stop: int) -> dict[str, Tensor | None]:
-    """The arguments for steps `start` to `stop` - 1; running sums, states and constants stay as they are."""
-    ends = {**dict.fromkeys(STEPS, stop), **dict.fromkeys(STATES, stop + 1)}
-    return {k: x[start : ends[k]] if x is not None and k in ends else x for k, x in arrays.items()}
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

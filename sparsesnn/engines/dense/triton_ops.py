@@ -7,6 +7,9 @@ they can be traced, profiled by name and captured into CUDA graphs. On CPU tenso
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+
 import torch
 import triton
 from torch import Tensor
@@ -16,33 +19,62 @@ from sparsesnn.engines.dense import triton_kernels as kernels
 #: elements of [B, N] per program: a power of two; small, because a step of a small network has few elements
 BLOCK = 128
 
+_LAYOUT = "str[] names, str[] ones, bool fires, bool in_order"
+
 _library = torch.library.Library("sparsesnn", "DEF")
 _library.define(
-    "dense_forward(Tensor current, Tensor? alpha, Tensor beta, Tensor? threshold, Tensor(a!) v, Tensor(b!)? i_syn, "
-    "Tensor(c!)? out, Tensor(d!)? fired, Tensor(e!)? v_rows, Tensor(f!)? i_syn_rows, int model, int reset, float gain) -> ()"
+    "dense_forward(Tensor current, Tensor entries, Tensor(a!)[] state, Tensor(b!)[] rows, Tensor(c!)? out, Tensor(d!)? fired, "
+    f"bool fresh, {_LAYOUT}) -> ()"
 )
 _library.define(
-    "dense_backward(Tensor? v_rows, Tensor? i_syn_rows, Tensor d_out, Tensor? alpha, Tensor beta, Tensor? threshold, "
-    "Tensor? grad_threshold, Tensor(a!) delta, Tensor(b!)? d_i, Tensor(c!) d_current, Tensor(d!)? d_bias, "
-    "Tensor(e!)? d_alpha, Tensor(f!)? d_beta, Tensor(g!)? d_threshold, int model, int reset, bool detach_reset, "
-    "int surrogate, float slope, float gain) -> ()"
+    "dense_backward(Tensor[] rows, Tensor? current, Tensor d_out, Tensor entries, Tensor? derivatives, Tensor? grad_threshold, "
+    "Tensor(a!)[] d_state, Tensor(b!) d_current, Tensor(c!)? d_bias, Tensor(d!)[] d_parameters, bool fresh, "
+    f"{_LAYOUT}, bool detach_reset, int surrogate, float slope) -> ()"
 )
+
+
+@functools.lru_cache(maxsize=1024)
+def places_of(
+    names: tuple[str, ...], ones: tuple[str, ...], n_states: int, fires: bool, in_order: bool
+) -> kernels.Places:
+    """The places of a shape's entries, from `sparsesnn.engines.entries.Shape`."""
+    found = {name: place for place, name in enumerate(names) if fires or name[0] not in "Rurf"}
+    states = range(n_states)
+
+    def column(name: str) -> tuple[int | None, ...]:
+        return tuple(found.get(f"{name}{r}") for r in states)
+
+    def square(name: str) -> tuple[tuple[int | None, ...], ...]:
+        return tuple(tuple(found.get(f"{name}{r}{k}") for k in states) for r in states)
+
+    u, f = column("u"), column("f")
+    return kernels.Places(
+        n=len(names),
+        A=square("A"),
+        R=square("R"),
+        u=u,
+        r=tuple(found.get(f"r{r}", u[r]) for r in states),
+        f=f,
+        B=column("B"),
+        c=column("c"),
+        one=tuple(f"B{r}" in ones for r in states),
+        threshold=found.get("threshold") if fires else None,
+        in_order=in_order,
+    )
 
 
 def forward(
     current: Tensor,
-    alpha: Tensor | None,
-    beta: Tensor,
-    threshold: Tensor | None,
-    v: Tensor,
-    i_syn: Tensor | None,
+    entries: Tensor,
+    state: Sequence[Tensor],
+    rows: Sequence[Tensor],
     out: Tensor | None,
     fired: Tensor | None,
-    v_rows: Tensor | None,
-    i_syn_rows: Tensor | None,
-    model: int,
-    reset: int,
-    gain: float,
+    fresh: bool,
+    names: Sequence[str],
+    ones: Sequence[str],
+    fires: bool,
+    in_order: bool,
 ) -> None:
     """Advances every neuron through the steps of `current` [T, B, N]."""
     n_steps, n_samples, n = current.shape
@@ -52,47 +84,40 @@ def forward(
     with device_of(current):
         kernels.forward_kernel[(triton.cdiv(size, BLOCK),)](
             current,
-            alpha,
-            beta,
-            threshold,
-            v,
-            i_syn,
+            entries,
+            tuple(state),
+            tuple(rows),
             out,
             None if fired is None else fired.view(torch.uint8),
-            v_rows,
-            i_syn_rows,
+            int(fresh),
             n_steps,
             size,
             n,
-            GAIN=gain,
-            MODEL=model,
-            RESET=reset,
+            AT=places_of(tuple(names), tuple(ones), len(state), fires, in_order),
             BLOCK=BLOCK,
             enable_fp_fusion=False,
         )
 
 
 def backward(
-    v_rows: Tensor | None,
-    i_syn_rows: Tensor | None,
+    rows: Sequence[Tensor],
+    current: Tensor | None,
     d_out: Tensor,
-    alpha: Tensor | None,
-    beta: Tensor,
-    threshold: Tensor | None,
+    entries: Tensor,
+    derivatives: Tensor | None,
     grad_threshold: Tensor | None,
-    delta: Tensor,
-    d_i: Tensor | None,
+    d_state: Sequence[Tensor],
     d_current: Tensor,
     d_bias: Tensor | None,
-    d_alpha: Tensor | None,
-    d_beta: Tensor | None,
-    d_threshold: Tensor | None,
-    model: int,
-    reset: int,
+    d_parameters: Sequence[Tensor],
+    fresh: bool,
+    names: Sequence[str],
+    ones: Sequence[str],
+    fires: bool,
+    in_order: bool,
     detach_reset: bool,
     surrogate: int,
     slope: float,
-    gain: float,
 ) -> None:
     """The gradient of `forward`, from `d_out` [T, B, N]; writes d_current, adds to the sums."""
     n_steps, n_samples, n = d_out.shape
@@ -101,27 +126,22 @@ def backward(
         return
     with device_of(d_out):
         kernels.backward_kernel[(triton.cdiv(size, BLOCK),)](
-            v_rows,
-            i_syn_rows,
+            tuple(rows),
+            current,
             d_out,
-            alpha,
-            beta,
-            threshold,
+            entries,
+            derivatives,
             grad_threshold,
-            delta,
-            d_i,
+            tuple(d_state),
             d_current,
             d_bias,
-            d_alpha,
-            d_beta,
-            d_threshold,
+            tuple(d_parameters),
+            int(fresh),
             n_steps,
             size,
             n,
-            GAIN=gain,
+            AT=places_of(tuple(names), tuple(ones), len(d_state), fires, in_order),
             SLOPE=slope,
-            MODEL=model,
-            RESET=reset,
             KIND=surrogate,
             DETACH=detach_reset,
             BLOCK=BLOCK,

@@ -29,7 +29,7 @@ from sparsesnn.ipu.cycles import Cycles, compare_cycles
 from sparsesnn.ipu.instance import Instance, find_instance
 from sparsesnn.ipu.planned import ipu_target, make_program, slots_for
 from sparsesnn.ipu.spec import check_network
-from sparsesnn.layers import LI, Population
+from sparsesnn.layers import fires, is_readout
 from sparsesnn.network import Network
 from sparsesnn.options import option
 from sparsesnn.output import Output
@@ -142,7 +142,7 @@ class IpuEngine(TorchEngine):
         return [
             name
             for name, p in self.network.populations.items()
-            if isinstance(p, Population) and p.capacity is None and p.listed_above != -math.inf
+            if fires(p) and p.capacity is None and p.listed_above != -math.inf
         ]
 
     def prepare(self, batches: Iterable[SpikeBatch]) -> str:
@@ -216,7 +216,7 @@ class IpuEngine(TorchEngine):
         logits = program.infer(batch.spikes)
         output = program.output(batch.spikes.n_samples)
         last = self.network.populations[self.network.output]
-        if isinstance(last, LI):
+        if is_readout(last):
             per_class = last.n // self.training.n_classes
             output = replace(output, potentials=logits.repeat_interleave(per_class, 1)[None])
         return output, logits

@@ -22,7 +22,7 @@ from sparsesnn.engines.ranks.reduction import Reduction
 from sparsesnn.engines.ranks.shards import Order, Shards, even_shards, make_shards
 from sparsesnn.host.comm import Grid
 from sparsesnn.host.shared_memory import CommonWeights
-from sparsesnn.layers import LI
+from sparsesnn.layers import is_readout
 from sparsesnn.network import Network
 from sparsesnn.parameters import DELAYS, NEURONS, cuts
 
@@ -36,12 +36,12 @@ def first_reader(network: Network, name: str) -> Connection | None:
     """The connection that reads a population's lists first, if its backward pass gathers them by sender; None: each rank sorts the
     lists that it needs itself."""
 
-    def is_readout(c: Connection) -> bool:
-        return isinstance(network.populations[c.post], LI)
+    def into_readout(c: Connection) -> bool:
+        return is_readout(network.populations[c.post])
 
     readers = [c for c in network.connections if c.pre == name]
-    first = min(readers, key=lambda c: (c.delay, is_readout(c)), default=None)
-    if first is None or is_readout(first) or not first.synapses.is_matrix or first.axonal:
+    first = min(readers, key=lambda c: (c.delay, into_readout(c)), default=None)
+    if first is None or into_readout(first) or not first.synapses.is_matrix or first.axonal:
         return None
     return first
 

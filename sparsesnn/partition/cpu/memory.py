@@ -39,7 +39,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sparsesnn.layers import LI, Input, Population
+from sparsesnn.layers import Input, Neuron, fires, is_readout
 from sparsesnn.layers.declaration import n_learnt
 from sparsesnn.partition.lengths import Lengths, expected_lengths
 from sparsesnn.partition.pieces import ConnectionPlan, Shard
@@ -113,7 +113,7 @@ def _rank(plan: Plan, lengths: Mapping[str, Lengths], shards: Mapping[str, list[
         for item, size in _working(plan, name, n, len(shards[name]), n_read, lengths).items():
             out[item] = max(out[item], size)
         kept += 4 * plan.n_samples * n * _states(population)
-        if not isinstance(population, Population):
+        if not fires(population):
             out["readout"] += 4 * rows * n * (1 + 2 * train)
         else:
             share = n / plan.populations[name].n
@@ -122,7 +122,7 @@ def _rank(plan: Plan, lengths: Mapping[str, Lengths], shards: Mapping[str, list[
     several = plan.target.devices > 1
     out["state"] += 0 if several else kept  # models over ranks return no state
     for name in plan.populations if several else seen:
-        if isinstance(plan.network.populations[name], LI):
+        if is_readout(plan.network.populations[name]):
             continue
         wide = 4 if plan.populations[name].n > 65536 else 2
         ids = math.ceil(rows * lengths[name].listed)
@@ -156,7 +156,7 @@ def _working(
     loops = [c for c in incoming if c.recurrent]
     padded, chunk = n_tiles * width, min(rows, chunk_rows(plan))
     back = min(plan.n_steps, max((plan.reach(c) for c in loops), default=0)) * train
-    by_core = isinstance(population, Population) and not any(map(plan.is_compressed, incoming)) and not loops
+    by_core = fires(population) and not any(map(plan.is_compressed, incoming)) and not loops
     columns = width * min(n_tiles, plan.target.tiles) if by_core else padded
     masks = lengths[name].listed * rows * 4 * (2 + _fields(population) * train) if of_maps else 16 * n_tiles * rows
     packed = [w for c, w in n_read.items() if c.recurrent or not train or _as_they_are(plan, c)]
@@ -165,7 +165,7 @@ def _working(
     return {
         "packed": (2 if plan.weight_dtype == "half" else 4) * sum(packed),
         "state": 4 * plan.n_samples * padded * (_states(population) + back),
-        "masks": 0 if isinstance(population, LI) else math.ceil(masks),
+        "masks": 0 if is_readout(population) else math.ceil(masks),
         "state gradient": 4 * chunk * columns * train * (not of_maps),
         "waiting sums": 4 * sum(per_weight[c] * w for c, w in n_read.items()) * train,
         "shares": sum(_shares(plan, c, chunk, n_tiles, lengths[c.pre]) for c in incoming) * train,
@@ -184,14 +184,18 @@ def _as_they_are(plan: Plan, c: ConnectionPlan) -> bool:
     return plan.is_windows(c) or plan.is_compressed(c)
 
 
-def _states(population: Input | LI | Population) -> int:
+def _states(population: Input | Neuron) -> int:
     """The number of states per neuron."""
     return 0 if isinstance(population, Input) else len(population.states)
 
 
-def _fields(population: Input | LI | Population) -> int:
+def _fields(population: Input | Neuron) -> int:
     """The number of values kept for the backward pass, per listed neuron."""
-    return 1 + (getattr(population, "reset", "") == "zero") + n_learnt(population)
+    if not fires(population):
+        return 0
+    recorded = population.activity == "fixed" or not population.detach_reset
+    resets_by_state = any(name[0] == "R" for name in population.structure.entries)
+    return 1 + (recorded and resets_by_state) + n_learnt(population)
 
 
 def _moved(plan: Plan, c: ConnectionPlan, lengths: Lengths) -> int:

@@ -87,7 +87,8 @@ def predict(
     out = plan.n_samples * (4 * plan.populations[plan.network.output].n + 4 + 8 * len(firing))  # logits, losses, counts
     streaming = (1 - a.host_overlap) * (into + out) / (plan.target.host_bytes_per_s * plan.target.devices)
     lists = plan.n_steps * plan.n_samples * sum(list_bytes(p.capacity) + 4 for p in firing)  # with dropped candidates
-    update = (*machine.replicas(), *machine.norm(spiking), machine.optimizer(spiking))
+    formulas = machine.formulas(spiking)  # the gradients of neurons' parameters, and after the update their arrays
+    update = (formulas, *machine.replicas(), *machine.norm(spiking), machine.optimizer(spiking), formulas)
     again = tuple(_times(s, plan.n_again) for s in machine.again(rounds)) if plan.n_again else ()
     per_batch = (machine.loss(), *machine.regularizer(), *again, *update)
     return Prediction(
@@ -332,8 +333,7 @@ class _Machine:
         for name, sizes in self.sizes.items():
             p = plan.network.populations[name]
             rows = sum(plan.populations[c.pre].n for c in plan.incoming(name))
-            if n_learnt(p) or getattr(p, "bias", False):
-                rows += 6 * (1 + n_learnt(p))
+            rows += 6 * getattr(p, "bias", False) + n_learnt(p)
             n_bytes += 4 * rows * sum(padded(int(n), "float32") for n in sizes)
         return self._all_reduce(n_bytes)
 
@@ -355,6 +355,14 @@ class _Machine:
                 slowest_tile=0,
             ),
         )
+
+    def formulas(self, names: list[str]) -> Superstep:
+        """The start of the vertices that evaluate the formulas of trained parameters; their few operations are not counted."""
+        work = self._nothing()
+        for name in names if self.plan.trains else ():
+            if n_learnt(self.plan.network.populations[name]):
+                work.add("optimizer", self.tiles[name], np.zeros(len(self.tiles[name])), self.start)
+        return self._superstep("formulas", self._traffic(), work)
 
     def norm(self, names: list[str]) -> tuple[Superstep, ...]:
         """Six sums of squares a tile go to one tile of each device, where workers add them; the devices' sums go to one,

@@ -8,7 +8,7 @@ Shapes: T steps, B samples, M presynaptic neurons of a connection, n neurons of 
 | masters | Σ M·w·4 if weights are half and trained | shard |
 | gradient | Σ M·w·4 | shard |
 | optimizer | Adam 2·Σ M·w·4; SGD 0 | shard |
-| parameters | those of the model, θ_grad, bias: at least 5·w·4; six rows of bias gradient; a trained parameter: itself, six rows of gradient, moments; moments of a bias | shard |
+| parameters | the entries of the neurons' arrays, θ_grad, bias; six rows of bias gradient; moments of a bias; if parameters are trained: all of them, each trained one itself, its gradient and moments, six rows of gradient of each entry that depends on them | shard |
 | state | states besides the first, the gradient of each state, ∂L/∂i of the last steps (longest delay + 1): B·w·4 each; a readout's values; a regularizer's terms: (w + 2)·4 | shard |
 | history | the first state of all steps, T·B·w·4, of two steps without training, of k + (T - 1) // k if potentials are kept every k steps (`keep_every`); likewise other values read by gradients of trained parameters (`reads` of the model) | shard |
 | shares | the shard's share of the gradient of incoming lists, Σ B·K·4 | shard |
@@ -24,13 +24,17 @@ w is n, up to a pair. A list is K ids of 2 bytes, K even, and two counts of 2 by
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from sparsesnn import _core
 from sparsesnn.layers import Input
-from sparsesnn.layers.declaration import fires, kept_states, n_learnt
+from sparsesnn.layers.arrays import Structure
+from sparsesnn.layers.declaration import fires, kept_states, n_learnt, trained_entries
 from sparsesnn.partition.plan import Plan
 
 ITEMS = (
@@ -126,9 +130,11 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
     if trains:
         ring = 1 + max(c.delay for c in incoming)
         rows_of_state += 1 + len(more_states) + ring + (not spiking)
-    rows_of_parameters = max(5, len(population.parameters) + 2) + (
-        6 + moments * population.bias + (7 + moments) * learnt if trains else 0
-    )
+    rows_of_parameters = n_entries(population) + spiking + 1
+    if trains:
+        rows_of_parameters += 6 + moments * population.bias
+    if trains and learnt:
+        rows_of_parameters += len(population.parameters) + (2 + moments) * learnt + 6 * len(trained_entries(population))
     steps = 2 if not trains else plan.n_kept if spiking else t
     if trains:  # states that are kept at the ends of segments only
         rows_of_state += sum(x not in kept for x in more_states) * (plan.n_again // plan.keep_every)
@@ -148,6 +154,23 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
         "buffers": max(shard_receives(plan, name).values()),
         "code": a.vertices_per_shard * a.vertex_bytes + a.exchange_code_bytes * streams,
     }
+
+
+def n_entries(population: Any) -> int:
+    """Numbers of a neuron's arrays on a tile: the entries of the smallest compiled shape that has all of the model's."""
+    return len(_shape_entries(population.structure))
+
+
+@functools.lru_cache(maxsize=256)
+def _shape_entries(model: Structure) -> tuple[str, ...]:
+    _, entries, _ = _core.find_shape(
+        n_states=model.n_states,
+        fires=model.fires,
+        in_order=model.sequential,
+        entries=list(model.step_entries),
+        ones=list(model.ones),
+    )
+    return tuple(entries)
 
 
 def shard_receives(plan: Plan, name: str) -> dict[str, int]:

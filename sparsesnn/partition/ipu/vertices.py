@@ -4,7 +4,8 @@ A tile has one vertex a phase, whatever it holds. Phases: fetch, step, compact, 
 state gradient, a second list gradient for the input; square sums, norm, update. If populations are joined by delay 0,
 every round has its own step, compact, list gradient, reduce, sum and state gradient. Deep chains would exceed
 `MAX_PER_TILE` vertices a tile; their rounds take turns in one set of vertices. That costs exchange, because every turn
-moves the lists of all rounds. An activity regularizer has two more phases, on collectors and on shards.
+moves the lists of all rounds. An activity regularizer has two more phases, on collectors and on shards; trained parameters
+of neurons have two more on shards, their gradients and the arrays that follow from them.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def n_vertices(plan: Plan, loops: bool | None = None) -> int:
             total += _tiles(*(collectors[k] for k in spiking if stages[k] in group))
     if plan.regularizes:
         total += _tiles(*(collectors[k] for k in spiking)) + _tiles(*(shards[k] for k in spiking))
+    total += 2 * _tiles(*(shards[k] for k in placed if learnt(network.populations[k])))  # formulas of parameters
     used = np.unique(np.concatenate([shards[k] for k in placed]))
     per_device = np.bincount(used // plan.target.stride, minlength=plan.target.devices)
     return total + 2 * len(used) + int((per_device > MAX_DIRECT_SUMS).sum()) + 1 + _totals(plan)

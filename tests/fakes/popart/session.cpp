@@ -3,6 +3,7 @@
 // It stands for PopART's work around a custom op, and refuses everything that PopART refuses, or silently gets wrong:
 // attributes of another type, outputs that `setup` or `grow` left out or shaped differently, gradients of outputs that
 // do not affect the loss, attributes that are not serialized, inputs that are overwritten. A C interface, for ctypes.
+#include <algorithm>
 #include <cstring>
 #include <iomanip>
 #include <memory>
@@ -320,6 +321,12 @@ auto guarded(F&& f) -> decltype(f()) {
   }
 }
 
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  return text.empty() ? "-" : text;
+}
+
 // The description as the op parsed it, in the format of description.h.
 std::string written(const sparsesnn::popart_op::Description& d) {
   std::ostringstream s;
@@ -330,10 +337,20 @@ std::string written(const sparsesnn::popart_op::Description& d) {
     if (p.is_input()) {
       s << "\ninput " << p.n << " " << p.capacity;
     } else {
-      s << "\npopulation " << p.model->name << " " << p.n << " " << p.capacity << " " << p.seed << " " << p.surrogate
-        << " " << p.slope << " " << p.detach_reset << " " << p.fixed << " " << p.bias;
-      for (const float x : p.constants) s << " " << x;
-      for (const float x : p.parameters) s << " " << x;
+      const auto& model = d.structures[k];
+      s << "\npopulation " << model.n_states << " " << model.fires << " " << model.in_order << " "
+        << joined(model.entries) << " " << joined(model.ones) << " " << joined(d.trained[k]) << " " << p.kept << " "
+        << p.n << " " << p.capacity << " " << p.seed << " " << p.surrogate << " " << p.slope << " " << p.detach_reset
+        << " " << p.fixed << " " << p.bias;
+      const auto write = [&](const std::string& name) {
+        const auto& all = p.shape->entries;
+        const auto row = static_cast<std::size_t>(std::find(all.begin(), all.end(), name) - all.begin());
+        const bool is_one = std::find(p.shape->ones.begin(), p.shape->ones.end(), name) != p.shape->ones.end();
+        for (std::size_t n = 0; n < p.n; ++n) s << " " << (is_one ? 1.0f : p.entries[row * p.n + n]);
+      };
+      for (const std::string& name : model.entries)
+        if (std::find(d.trained[k].begin(), d.trained[k].end(), name) == d.trained[k].end()) write(name);
+      if (p.fires) write("");
     }
     for (const auto& x : p.shards) places << "\nshard " << k << " " << x.tile << " " << x.first << " " << x.n;
     for (const auto& x : p.collectors) places << "\ncollector " << k << " " << x.tile << " " << x.first << " " << x.n;

@@ -4,7 +4,7 @@
 #include "codelets/cpu/deliver.h"
 #include "codelets/cpu/deliver_sparse.h"
 #include "codelets/cpu/step.h"
-#include "codelets/neuron/models.h"
+#include "codelets/neuron.h"
 #include "host/src/cpu/axonal_delays.h"
 #include "host/src/machine/choices.h"
 #include "kernel_parts.h"
@@ -117,17 +117,16 @@ inline void each_block(const ForwardPass& pass, int tile, int b0, int b1, Advanc
   }
 }
 
-// The usual layer: a model with its own loop, a readout or one whose records are x - θ alone, and no graded lists. Not
+// The usual layer: a shape with its own loop, a readout or one whose records are x - θ alone, and no graded lists. Not
 // inlined: in one function with its siblings, the loop's registers are spilled, and it takes a twelfth longer.
-template <class M, int W, class Weight, bool in_blocks>
+template <class M, bool fires, int W, class Weight, bool in_blocks>
 [[gnu::noinline]] void forward_fused(const ForwardPass& pass, const TileOf& of, int b0, int b1) {
   const LayerSpec& spec = *pass.spec;
   TileNeurons<M> neurons;
   for (int s = 0; s < M::n_states; ++s)
     neurons.state[s] = pass.state[s] + static_cast<std::size_t>(of.index) * pass.n_samples * W;
-  for (int k = 0; k < M::n_parameters; ++k) neurons.parameter[k] = pass.neuron.parameters[k] + of.first;
-  for (int k = 0; k < M::n_constants; ++k) neurons.constant[k] = broadcast(spec.constants[k]);
-  constexpr bool fires = M::threshold >= 0;
+  neurons.entries = pass.neuron.entries;
+  neurons.first = of.first;
   const float* const grad_threshold = fires ? pass.neuron.grad_threshold + of.first : nullptr;
   std::uint64_t* const fired = fires ? pass.fired + of.words : nullptr;
   std::uint64_t* const listed = fires ? pass.listed + of.words : nullptr;
@@ -163,16 +162,22 @@ void forward_tile(const ForwardPass& shared, int tile, int block, int b0, int b1
   const TileOf of(pass, spec, tile, block);
   const bool in_blocks = by_source<Weight>(pass, W, b1 - b0);
   bool done = false;
-  const bool usual = !spec.model->fires() || (of.n_fields == 1 && !spec.fixed && !pass.starts_above_threshold);
+  const bool usual = spec.fires ? of.n_fields == 1 && !spec.fixed && !pass.starts_above_threshold : !pass.rows.current;
   if (usual && !any_graded(pass))
-    Models::with(model_index(*spec.model), [&](auto model) {
-      using M = decltype(model);
+    Shapes::with(shape_index(*spec.shape), [&](auto shape) {
+      using M = decltype(shape);
       if constexpr (M::fused) {
-        if (in_blocks)
-          forward_fused<M, W, Weight, true>(pass, of, b0, b1);
-        else
-          forward_fused<M, W, Weight, false>(pass, of, b0, b1);
-        done = true;
+        const auto run = [&](auto fires) {
+          if (in_blocks)
+            forward_fused<M, fires(), W, Weight, true>(pass, of, b0, b1);
+          else
+            forward_fused<M, fires(), W, Weight, false>(pass, of, b0, b1);
+          done = true;
+        };
+        if constexpr (M::may_fire)
+          if (spec.fires) run(std::true_type());
+        if constexpr (M::may_read_out)
+          if (!spec.fires) run(std::false_type());
       }
     });
   if (done) return;

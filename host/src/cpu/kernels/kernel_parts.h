@@ -65,7 +65,7 @@ void forward_row(const WindowForward&, int sample, int row, const RowSource* sou
 void backward_row(const WindowBackward&, int sample, int row, const RowSource* sources, const OwnRows& own,
                   const WindowBackwardRoom&);
 
-// ---- neuron_kernels.cpp: functions that depend on the model, for tiles of one width
+// ---- neuron_kernels.cpp: functions that depend on the shape, for tiles of one width
 
 struct TileOf;
 

@@ -247,7 +247,7 @@ template <int write, class T>
   const std::int64_t list = static_cast<std::int64_t>(t) * pass.n_samples + sample;
   for (int p = 0; p < spec.n_tiles(); ++p)
     ask_for<1>(d_current + p * stride, static_cast<std::size_t>(spec.tile_width));
-  if (!spec.model->fires()) {
+  if (!spec.fires) {
     ask_for<0>(pass.d_potentials.at(t, sample, spec.n), static_cast<std::size_t>(spec.n));
     return;
   }
@@ -268,7 +268,7 @@ void state_grad_by_sample(const BackwardPass& pass, const Chunk& chunk, int t0, 
   const std::size_t w = static_cast<std::size_t>(spec.tile_width), n_rows = chunk.n_rows();
   for (int t = t1 - 1; t >= t0; --t) {
     if (t > t0) ask_for_step(pass, t - 1, sample, d_current + chunk.row(t - 1, sample) * w, n_rows * w);
-    if (spec.model->fires()) listed_grad(pass, t, sample);
+    if (spec.fires) listed_grad(pass, t, sample);
     grad_step(pass, t, sample, d_current + chunk.row(t, sample) * w, n_rows * w);
   }
   if (!t0 && pass.n_before) delay_grads_before(pass, sample);
