@@ -23,11 +23,13 @@ PAGES = {
     "security.md": "SECURITY.md",
     "rivals.md": "benchmarks/results/rivals.md",
 }
-#: what draws the pictures; OUT is their folder
+#: what draws the pictures; OUT is their folder, NEURON the example of a neuron model
 COMMANDS = [
     "sparsesnn train digits --epochs 8 --out OUT/run --threads 1 --no-tensorboard --quiet",
     "sparsesnn show OUT/run --sample 3",
     "sparsesnn show OUT/run --sample 5 --neurons 0 --out OUT/spikes.png",
+    "sparsesnn train digits --neuron NEURON --net-neuron ALIF --epochs 8 --out OUT/own --threads 1 --no-tensorboard --quiet",
+    "sparsesnn show OUT/own --neuron NEURON --sample 3",
     "sparsesnn data show digits --split test --sample 3 --out OUT/data.png",
     "examples/camera_events.py OUT/bars.npz",
     "sparsesnn data show OUT/bars.npz --sample 1 --out OUT/bars.png",
@@ -39,6 +41,7 @@ SHOWN = {
     **{f"{name}.png": f"run/{name}.png" for name in ("sample-3", "curves", "activity", "confusion")},
     **{name: name for name in ("spikes.png", "data.png", "bars.png", "bars.gif")},
     "bars-confusion.png": "bars/confusion.png",
+    "own.png": "own/sample-3.png",
 }
 NOTEBOOK = "notebooks/tutorial.ipynb"
 
@@ -50,7 +53,7 @@ def on_pre_build(config: Any) -> None:
     subprocess.run(["rm", "-rf", str(PICTURES)], check=True)
     PICTURES.mkdir(parents=True)
     for command in COMMANDS:
-        words = command.replace("OUT", str(PICTURES)).split()
+        words = command.replace("OUT", str(PICTURES)).replace("NEURON", f"{ROOT}/examples/own_neuron.py:ALIF").split()
         start = [str(ROOT / words[0])] if words[0].endswith(".py") else ["-m", words[0]]
         subprocess.run([sys.executable, *start, *words[1:]], check=True, stdout=subprocess.DEVNULL)
 

@@ -248,7 +248,7 @@ def option(default: Any, help: str, **declared: Any) -> Any:
 def options_of(cls: Any) -> Mapping[str, Option]:
     """The options declared by a dataclass, by name, in order."""
     if cls not in _KNOWN:
-        kinds = typing.get_type_hints(cls)
+        kinds = types_of(cls)
         options = {}
         for f in fields(cls):
             if "option" in f.metadata:
@@ -256,6 +256,31 @@ def options_of(cls: Any) -> Mapping[str, Option]:
                 options[f.name] = replace(f.metadata["option"], name=f.name, type=kinds[f.name], default=default)
         _KNOWN[cls] = types.MappingProxyType(options)
     return _KNOWN[cls]
+
+
+def types_of(cls: Any) -> Dict[str, Any]:  # noqa: UP006
+    """The types of a dataclass's fields.
+
+    Annotations that are texts are looked up in the module of their class. Those of a class in a function, or in code that is executed
+    without a module, may name something that is not there: the type of a field then is `type` of its metadata, or Any.
+    """
+    try:
+        return typing.get_type_hints(cls)
+    except NameError:
+        found: Dict[str, Any] = {}  # noqa: UP006
+        for base in reversed(cls.__mro__):
+            for name in getattr(base, "__annotations__", {}):
+                try:
+                    found[name] = typing.get_type_hints(
+                        type(
+                            "_",
+                            (),
+                            {"__annotations__": {name: base.__annotations__[name]}, "__module__": base.__module__},
+                        )
+                    )[name]
+                except NameError:
+                    found[name] = Any
+        return {**found, **{f.name: f.metadata["type"] for f in fields(cls) if "type" in f.metadata}}
 
 
 def former_names(known: Mapping[str, Option]) -> Dict[str, str]:  # noqa: UP006

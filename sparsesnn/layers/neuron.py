@@ -38,7 +38,6 @@ from __future__ import annotations
 
 import functools
 import math
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Dict, Optional, Tuple, Type  # noqa: UP035
@@ -50,7 +49,7 @@ from sparsesnn.layers.checks import PerNeuron, PerNeuronOrText, check_population
 from sparsesnn.layers.declaration import THRESHOLD, Parameter
 from sparsesnn.layers.equations import Pulled
 from sparsesnn.layers.units import HasDecays
-from sparsesnn.options import Option, option
+from sparsesnn.options import Option, option, types_of
 from sparsesnn.surrogate import KINDS, Surrogate, fast_sigmoid
 
 ACTIVITIES = ("natural", "fixed")
@@ -85,7 +84,7 @@ def parameter(
         learn_help: the meaning of `learn_<name>`; "": "train <name>".
     """
     made = option(default, help, low=low, high=high)
-    metadata = {**made.metadata, "parameter": learn_help}
+    metadata = {**made.metadata, "parameter": learn_help, "type": PerNeuron}
     return field(default=default, metadata=metadata)
 
 
@@ -366,7 +365,7 @@ def _check_plain_fields(population: Any) -> None:
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033 - Python 3.8 has no cache
 def _plain_fields(cls: Any) -> Tuple[Option, ...]:  # noqa: UP006
-    kinds = typing.get_type_hints(cls)
+    kinds = types_of(cls)
     plain = [f for f in fields(cls) if "option" not in f.metadata and f.name != "n"]
     return tuple(
         Option("", name=f.name, type=kinds[f.name], default=f.default)

@@ -18,5 +18,5 @@ def test_tutorial(capsys: pytest.CaptureFixture[str]) -> None:
     session: dict[str, object] = {}
     for match in re.finditer(r"```python\n(.*?)```", text, re.DOTALL):
         line = text.count("\n", 0, match.start(1))
-        exec(compile("\n" * line + match[1], str(TUTORIAL), "exec"), session)
+        exec(compile("\n" * line + match[1], str(TUTORIAL), "exec", dont_inherit=True), session)
     assert "torch.Size([100, 16, 20])" in capsys.readouterr().out

@@ -26,7 +26,7 @@ from sparsesnn.layers.neuron import DEFINED
 
 
 @dataclass(frozen=True)
-class ALIF(ss.Neuron):
+class Raised(ss.Neuron):
     """A threshold that rises with every spike."""
 
     beta: ss.PerNeuron = ss.parameter(0.9, "decay of the potential", low=0, high=1)
@@ -42,7 +42,7 @@ class ALIF(ss.Neuron):
 
 
 def test_a_model_of_ones_own_has_what_ours_have() -> None:
-    population = ALIF(8, learn_rho=True, rho=np.full(8, 0.8), capacity=4)
+    population = Raised(8, learn_rho=True, rho=np.full(8, 0.8), capacity=4)
     assert population.learn_rho
     assert not population.learn_beta
     assert population.rho == (0.8,) * 8
@@ -50,21 +50,21 @@ def test_a_model_of_ones_own_has_what_ours_have() -> None:
     assert fires(population)
     assert not is_readout(population)
     assert population.linear
-    assert ALIF.from_ms(3, tau=20, dt=1).beta == pytest.approx(np.exp(-1 / 20))
+    assert Raised.from_ms(3, tau=20, dt=1).beta == pytest.approx(np.exp(-1 / 20))
     assert replace(population, strength=1).strength == 1.0
     assert copy.deepcopy(population) == pickle.loads(pickle.dumps(population)) == population
-    with pytest.raises(DescriptionError, match=r"ALIF: rho is 1\.5; allowed: 0 to 1"):
-        ALIF(8, rho=1.5)
-    with pytest.raises(DescriptionError, match=r"ALIF: rho has 3 values; .*\(8\)"):
-        ALIF(8, rho=[0.1, 0.2, 0.3])
-    with pytest.raises(DescriptionError, match=r"ALIF: strength is 'much'; allowed: numbers"):
-        ALIF(8, strength="much")  # type: ignore[arg-type]
+    with pytest.raises(DescriptionError, match=r"Raised: rho is 1\.5; allowed: 0 to 1"):
+        Raised(8, rho=1.5)
+    with pytest.raises(DescriptionError, match=r"Raised: rho has 3 values; .*\(8\)"):
+        Raised(8, rho=[0.1, 0.2, 0.3])
+    with pytest.raises(DescriptionError, match=r"Raised: strength is 'much'; allowed: numbers"):
+        Raised(8, strength="much")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="learn_strength"):
-        ALIF(8, learn_strength=True)
+        Raised(8, learn_strength=True)
 
 
 def test_it_runs_and_trains() -> None:
-    network = ss.Network.chain(ss.Input(12), ALIF(9, learn_rho=True, recurrent=True), ss.LI(3))
+    network = ss.Network.chain(ss.Input(12), Raised(9, learn_rho=True, recurrent=True), ss.LI(3))
     assert network.populations["hidden"].learn_rho  # type: ignore[union-attr]
     model = ss.Model(network, backend="dense", dense_mode="step", seed=1)
     spikes = ss.SpikeBatch.from_dense((torch.rand(9, 4, 12, generator=torch.Generator().manual_seed(1)) < 0.4).float())
@@ -76,15 +76,15 @@ def test_it_runs_and_trains() -> None:
 
 
 def test_it_is_stored_by_name() -> None:
-    network = ss.Network.chain(ss.Input(12), ALIF(9, learn_rho=True, rho=[0.5] * 9), ss.LI(3))
+    network = ss.Network.chain(ss.Input(12), Raised(9, learn_rho=True, rho=[0.5] * 9), ss.LI(3))
     data = json.loads(network.to_json())
-    assert data["populations"]["hidden"]["model"] == "ALIF"
+    assert data["populations"]["hidden"]["model"] == "Raised"
     assert data["populations"]["hidden"]["learn_rho"] is True
     assert ss.Network.from_json(network.to_json()) == network
     for name, value in (("learn_tau", True), ("tau", 0.5)):
         changed = json.loads(network.to_json())
         changed["populations"]["hidden"][name] = value
-        with pytest.raises(DescriptionError, match=rf"'hidden' \(ALIF\): unknown argument '{name}'"):
+        with pytest.raises(DescriptionError, match=rf"'hidden' \(Raised\): unknown argument '{name}'"):
             ss.Network.from_dict(changed)
     data["populations"]["hidden"]["model"] = "BLIF"
     with pytest.raises(DescriptionError, match=r"'hidden': model is 'BLIF'; .*LIF, .*--neuron FILE\.py:BLIF"):
@@ -93,13 +93,13 @@ def test_it_is_stored_by_name() -> None:
 
 def test_a_subclass_that_changes_defaults_is_the_model_it_extends() -> None:
     @dataclass(frozen=True)
-    class Slow(ALIF):
+    class Slow(Raised):
         rho: ss.PerNeuron = 0.99  # type: ignore[assignment]
         learn_rho: bool = True
 
-    assert Slow(3).parameters == ALIF(3).parameters
+    assert Slow(3).parameters == Raised(3).parameters
     network = ss.Network.chain(ss.Input(3), Slow(4), ss.LI(2))
-    assert network.populations["hidden"] == ALIF(4, rho=0.99, learn_rho=True)
+    assert network.populations["hidden"] == Raised(4, rho=0.99, learn_rho=True)
 
 
 def test_a_subclass_of_ours_with_arrays_is_a_model_of_its_own() -> None:
@@ -114,7 +114,7 @@ def test_a_subclass_of_ours_with_arrays_is_a_model_of_its_own() -> None:
 
 
 def test_the_name_of_one_of_ours_is_refused() -> None:
-    mine = dataclass(frozen=True)(type("LIF", (ALIF,), {"arrays": ALIF.arrays, "__module__": __name__}))
+    mine = dataclass(frozen=True)(type("LIF", (Raised,), {"arrays": Raised.arrays, "__module__": __name__}))
     with pytest.raises(DescriptionError, match="'hidden' is of a class of your own called LIF.*another name"):
         ss.Network.chain(ss.Input(3), mine(4), ss.LI(2))
     assert catalog.find_model("LIF") is ss.LIF
@@ -125,10 +125,10 @@ def test_the_newest_of_a_name_wins_and_base_classes_do_not_count() -> None:
         own = {
             "strength": strength,
             "__annotations__": {"strength": float},
-            "arrays": ALIF.arrays,
+            "arrays": Raised.arrays,
             "__module__": __name__,
         }
-        return dataclass(frozen=True)(type("Again", (ALIF,), own))
+        return dataclass(frozen=True)(type("Again", (Raised,), own))
 
     define(1.0)
     newest = define(2.0)
@@ -140,16 +140,16 @@ def test_the_newest_of_a_name_wins_and_base_classes_do_not_count() -> None:
 
 def test_models_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [
-        EntryPoint("Packaged", f"{__name__}:ALIF", catalog.GROUP),
-        EntryPoint("Broken", "sparsesnn.no_such_module:ALIF", catalog.GROUP),
+        EntryPoint("Packaged", f"{__name__}:Raised", catalog.GROUP),
+        EntryPoint("Broken", "sparsesnn.no_such_module:Raised", catalog.GROUP),
         EntryPoint("Wrong", "sparsesnn.layers:Input", catalog.GROUP),
     ]
     monkeypatch.setattr(catalog, "_entry_points", lambda: points)
     monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or type(sys)(__name__))
-    monkeypatch.setattr(sys.modules[__name__], "ALIF", ALIF, raising=False)
-    assert catalog.find_model("Packaged") is ALIF
+    monkeypatch.setattr(sys.modules[__name__], "Raised", Raised, raising=False)
+    assert catalog.find_model("Packaged") is Raised
     with pytest.raises(
-        DescriptionError, match=r"'Broken', the entry point sparsesnn\.no_such_module:ALIF.*ModuleNotFound"
+        DescriptionError, match=r"'Broken', the entry point sparsesnn\.no_such_module:Raised.*ModuleNotFound"
     ):
         catalog.find_model("Broken")
     with pytest.raises(DescriptionError, match=r"'Wrong'.*extends sparsesnn\.Neuron"):
@@ -257,9 +257,9 @@ def test_states_are_one_to_four_names() -> None:
 
 def test_an_attached_reset_reads_the_first_state_alone() -> None:
     with pytest.raises(
-        DescriptionError, match=r"ALIF: R\[0\]\[1\] .*'a'; with detach_reset=False it may read 'x' alone"
+        DescriptionError, match=r"Raised: R\[0\]\[1\] .*'a'; with detach_reset=False it may read 'x' alone"
     ):
-        ALIF(3, detach_reset=False)
+        Raised(3, detach_reset=False)
 
 
 def test_the_form_before_arrays_is_refused_with_the_new_one() -> None:
@@ -270,7 +270,7 @@ def test_the_form_before_arrays_is_refused_with_the_new_one() -> None:
 
 
 def test_a_forgotten_decorator_is_refused() -> None:
-    class Bare(ALIF):
+    class Bare(Raised):
         tau: ss.PerNeuron = ss.parameter(0.9, "decay")
 
     with pytest.raises(DescriptionError, match=r"Bare: is no dataclass; write @dataclass\(frozen=True\)"):
@@ -335,11 +335,11 @@ def test_arrays_need_no_pytorch() -> None:
 
 def test_derivatives_of_a_few_parameters() -> None:
     p = {"beta": torch.rand(3), "rho": torch.rand(3), "threshold": torch.ones(3)}
-    found = linear_step.derivatives(ALIF(3), p, ["rho"])
+    found = linear_step.derivatives(Raised(3), p, ["rho"])
     assert list(found) == ["rho"]
     assert [name for name, _ in found["rho"].entries()] == ["A01", "A11", "f0", "f1"]
-    assert linear_step.derivatives(ALIF(3), p, []) == {}
+    assert linear_step.derivatives(Raised(3), p, []) == {}
     with torch.inference_mode():
-        inside = linear_step.derivatives(ALIF(3), {k: x.clone() for k, x in p.items()}, ["rho"])
+        inside = linear_step.derivatives(Raised(3), {k: x.clone() for k, x in p.items()}, ["rho"])
     assert torch.equal(inside["rho"].A[0][1], found["rho"].A[0][1])
-    assert isinstance(ALIF(3), Neuron)
+    assert isinstance(Raised(3), Neuron)

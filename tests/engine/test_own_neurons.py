@@ -296,6 +296,24 @@ def test_an_attached_reset_that_reads_another_state_is_refused() -> None:
         Model(network_of("rising", detach_reset=False))
 
 
+def test_a_class_of_a_function_may_name_what_the_module_lacks() -> None:
+    """Its annotations are texts, which nobody can evaluate later."""
+    import sparsesnn as here
+
+    @dataclass(frozen=True)
+    class Local(here.Neuron):
+        beta: here.PerNeuron = here.parameter(0.9, "decay", low=0, high=1)
+        strength: here.PerNeuron = 0.5
+        states: ClassVar = ("v",)
+
+        def arrays(self, p: Any) -> ss.NeuronArrays:
+            return here.NeuronArrays(A=[[p["beta"]]], r=[-p["threshold"]], B=[self.strength])
+
+    assert Local(3, beta=np.full(3, 0.5)).beta == (0.5, 0.5, 0.5)
+    with pytest.raises(DescriptionError, match="Local: beta has 2 values; give one number, or one per neuron"):
+        Local(3, beta=(0.1, 0.2))
+
+
 @pytest.mark.parametrize("name", ["weights", "forward"])
 def test_a_parameter_with_a_name_of_a_layer_is_refused(name: str) -> None:
     fields = {name: ss.parameter(0.5, "a decay", low=0, high=1)}
