@@ -267,20 +267,18 @@ def types_of(cls: Any) -> Dict[str, Any]:  # noqa: UP006
     try:
         return typing.get_type_hints(cls)
     except NameError:
-        found: Dict[str, Any] = {}  # noqa: UP006
-        for base in reversed(cls.__mro__):
-            for name in getattr(base, "__annotations__", {}):
-                try:
-                    found[name] = typing.get_type_hints(
-                        type(
-                            "_",
-                            (),
-                            {"__annotations__": {name: base.__annotations__[name]}, "__module__": base.__module__},
-                        )
-                    )[name]
-                except NameError:
-                    found[name] = Any
+        bases = reversed(cls.__mro__)
+        found = {name: _type_of(base, name) for base in bases for name in getattr(base, "__annotations__", {})}
         return {**found, **{f.name: f.metadata["type"] for f in fields(cls) if "type" in f.metadata}}
+
+
+def _type_of(cls: Any, name: str) -> Any:
+    """The type of one annotation of a class; Any if it names something unknown."""
+    alone = type(cls.__name__, (), {"__annotations__": {name: cls.__annotations__[name]}, "__module__": cls.__module__})
+    try:
+        return typing.get_type_hints(alone)[name]
+    except NameError:
+        return Any
 
 
 def former_names(known: Mapping[str, Option]) -> Dict[str, str]:  # noqa: UP006

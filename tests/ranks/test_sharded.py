@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from sparsesnn.engines.ranks.shards import make_shards
 from sparsesnn.errors import DescriptionError, ShapeError, SpikeListError
 from sparsesnn.host import shared_memory
 from sparsesnn.host.comm import Communicator, Grid, make_grid, simulate
-from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Neuron, NeuronArrays, PerNeuron, Resonator, parameter
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.synapses import Conv2d, Dense, Pool, Series, Sparse, Synapses, sparse
 
@@ -194,6 +195,47 @@ def test_adaptive_neurons(order, grid):
 def test_resonators(grid):
     hidden = Resonator(140, recurrent=True, detach_reset=False, learn_turn=True, learn_beta=True)
     check(Network.chain(Input(30), hidden, LI(10)), *grid)
+
+
+@dataclass(frozen=True)
+class Tiring(Neuron):
+    """Three states: a synaptic current, and an adaptation of the threshold, which the reset reads too."""
+
+    beta: PerNeuron = parameter(0.9, "decay of the potential", low=0, high=1)
+    rho: PerNeuron = parameter(0.9, "decay of the adaptation", low=0, high=1)
+    states: ClassVar = ("x", "j", "a")
+
+    def arrays(self, p: Any) -> NeuronArrays:
+        b, r = p["beta"], p["rho"]
+        return NeuronArrays(
+            A=[[b, 1, b - r], [0, 0.8, 0], [0, 0, r]],
+            R=[[0, 0, -1], [0, 0, 0], [0, 0, 0]],
+            r=[-p["threshold"], 0, 0],
+            f=[r - 1, 0, 1 - r],
+            B=[0, 1, 0],
+            sequential=True,
+        )
+
+
+@dataclass(frozen=True)
+class Filtered(Neuron):
+    """A readout of two states."""
+
+    beta: PerNeuron = parameter(0.9, "decay of both states", low=0, high=1)
+    fires: ClassVar = False
+    states: ClassVar = ("out", "v")
+
+    def arrays(self, p: Any) -> NeuronArrays:
+        b = p["beta"]
+        return NeuronArrays(A=[[b, 1 - b], [0, b]], B=[0, 1 - b])
+
+
+@pytest.mark.parametrize("grid", [(1, 2), (2, 1), (2, 2), (1, 4)], ids=lambda grid: f"{grid[0]}x{grid[1]}")
+def test_models_of_ones_own(grid):
+    """A readout of many neurons, so that it has tiles on several ranks."""
+    learns = {"learn_beta": True, "learn_rho": True, "learn_threshold": True}
+    hidden = Tiring(140, beta=tuple(np.linspace(0.7, 0.95, 140)), recurrent=True, capacity=40, **learns)
+    check(Network.chain(Input(30), hidden, Filtered(150, learn_beta=True, bias=True), delay=1), *grid)
 
 
 def on_hosts(monkeypatch: pytest.MonkeyPatch, n_hosts: int) -> None:
