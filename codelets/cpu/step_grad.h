@@ -3,8 +3,8 @@
 //   d ← adjoint(d)           d = ∂L/∂z, backward over t; listed neurons differ from the others
 //   ∂L/∂i = d_current(d)
 //
-// Listed neurons are told from the others by rows of numbers that are 0 elsewhere, so that all are computed alike, a
-// vector at a time. Cost: that of the shape's adjoint over the row.
+// Rows of numbers mark the listed neurons, and are 0 elsewhere, so that one loop computes all neurons, a vector at a
+// time. Cost: that of the shape's adjoint over the row.
 #pragma once
 
 #include "codelets/neuron.h"

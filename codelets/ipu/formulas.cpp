@@ -1,5 +1,6 @@
-// Once a batch: what a neuron model computes from its trained parameters, and the gradients of these, each a list of +
-// - × ÷ that the description recorded (sparsesnn/layers/recorded.py).
+// Once a batch: the entries of a neuron model from its trained parameters, and the gradients of these, each by a list
+// of
+// + - × ÷ that the description recorded (sparsesnn/layers/recorded.py).
 #include "vertex.h"
 
 namespace sparsesnn::ipu {

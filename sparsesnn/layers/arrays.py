@@ -103,7 +103,7 @@ def _tuple(entries: Any) -> Any:
 
 @dataclass(frozen=True)
 class Structure:
-    """What a population's arrays look like, whatever the values of its parameters.
+    """The structure of a population's arrays, which does not depend on the values of its parameters.
 
     Args:
         n_states: number of states S, 1 to 4.

@@ -1,4 +1,4 @@
-"""What a neuron model is made of: `Neuron`, which models extend, and `parameter`, which declares what may be trained.
+"""The parts of a neuron model: `Neuron`, which models extend, and `parameter`, which declares a number that may be trained.
 
 A model is a frozen dataclass that names its states and parameters, and returns small arrays as functions of its parameters
 (`sparsesnn.layers.arrays` has the equation). It may stand in any file:

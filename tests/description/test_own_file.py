@@ -97,8 +97,8 @@ def test_hidden_populations_without_a_letter_are_of_the_class(own: Path) -> None
     assert type(ss.parse_net("7-9-3s", neuron=model).populations["output"]) is ss.LIF
     with pytest.raises(DescriptionError, match="unknown argument 'stren'; did you mean 'strength'"):
         ss.parse_net("7-9-3", neuron=model, stren=0.5)
-    with pytest.raises(UnknownModelError, match="net: neuron is 'Nobody'"):
-        ss.parse_net("7-9-3", neuron="Nobody")
+    with pytest.raises(UnknownModelError, match="net: neuron is 'Missing'"):
+        ss.parse_net("7-9-3", neuron="Missing")
     with pytest.raises(DescriptionError, match="net: neuron is no class"):
         ss.parse_net("7-9-3", neuron=int)  # type: ignore[arg-type]
 
@@ -122,8 +122,8 @@ def test_the_section_net(own: Path) -> None:
         network(**given, neuron_options={"strength": "x"})
     with pytest.raises(ConfigError, match=r"net\.neuron_options: is .*net\.neuron is empty"):
         network(text="auto-9-auto", neuron_options={"strength": 0.5})
-    with pytest.raises(ConfigError, match=r"net\.neuron: is 'Nobody'.*--neuron FILE\.py:Nobody"):
-        network(text="auto-9-auto", neuron="Nobody")
+    with pytest.raises(ConfigError, match=r"net\.neuron: is 'Missing'.*--neuron FILE\.py:Missing"):
+        network(text="auto-9-auto", neuron="Missing")
     assert NetConfig().neuron == ""
 
 

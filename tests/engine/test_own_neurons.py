@@ -297,7 +297,7 @@ def test_an_attached_reset_that_reads_another_state_is_refused() -> None:
 
 
 def test_a_class_of_a_function_may_name_what_the_module_lacks() -> None:
-    """Its annotations are texts, which nobody can evaluate later."""
+    """Its annotations are texts, which cannot be evaluated later."""
     import sparsesnn as here
 
     @dataclass(frozen=True)

@@ -98,7 +98,7 @@ struct OwnRows {
   int n_rows;
 };
 
-// Of the listed neurons of a block (ListedRows of codelets/cpu/step_grad.h).
+// The bytes of the rows for the listed neurons of a block (ListedRows of codelets/cpu/step_grad.h).
 inline constexpr std::size_t window_listed_bytes = 4 * window_block * sizeof(float);
 
 struct WindowBackwardRoom {

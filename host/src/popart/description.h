@@ -33,7 +33,7 @@ struct Description {
   bool saves = false, input_gradient = false;
   std::string codelets;
   ipu::ProgramSpec network{};  // without T, B and tiles
-  // Of each population, as given: its structure, with the threshold, and its trained entries. The input has none.
+  // For each population its structure, with the threshold, and its trained entries. The input has none.
   std::vector<NeuronStructure> structures;
   std::vector<std::vector<std::string>> trained;
 
