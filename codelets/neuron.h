@@ -7,8 +7,8 @@
 //
 // A, R: S×S; r, f, B, c: S. Each entry is a number per neuron, or absent.
 //
-// In order, rows are computed from last to first, and an entry of A or R right of the diagonal reads the new state;
-// otherwise all rows read the states before the step. A reset is r and R; f is what else a spike does. The step reads
+// In order, rows are computed from last to first, and an entry of A right of the diagonal reads the new state; R, and
+// all rows otherwise, read the states before the step. A reset is r and R; f is what else a spike does. The step reads
 // u = r + f. A row is a sum in this order:
 //
 //   A[r][r]·z[r]  +  [s]·(R[r][0]·x + … + u[r])  +  A[r][k]·z[k], k ≠ r ascending  +  B[r]·i  +  c[r]
@@ -103,7 +103,10 @@ struct Neuron : Shape {
   static constexpr bool reads_spikes = R != 0, feeds_spikes = f != 0;
   static constexpr bool may_fire = Shape::role != Role::reads_out, may_read_out = Shape::role != Role::fires;
 
-  // State k as row r reads it.
+  // Whether A[r][k] reads the state k of the same step. A reset always reads the states before the step.
+  static constexpr bool right_of_diagonal(int r, int k) { return rows != Rows::at_once && k > r; }
+
+  // State k as A[r][k] reads it.
   template <int r, int k, class F>
   SPARSESNN_INLINE static F read(const F* now, const F* before, const F* p) {
     if constexpr (k <= r || rows == Rows::at_once)
@@ -126,16 +129,16 @@ struct Neuron : Shape {
 
   // R[r]·z + last[r], with the entries of `of`, of a row that resets; has_last: whether `last` exists.
   template <int r, bool has_last, class F>
-  SPARSESNN_INLINE static F reset_row(const F* of, const F* now, const F* before, const F* p, int last) {
+  SPARSESNN_INLINE static F reset_row(const F* of, const F* before, int last) {
     constexpr unsigned row = R >> (r * S) & ((1u << S) - 1);
     if constexpr (row == 0) {
       return of[last];
     } else {
       constexpr int first = __builtin_ctz(row);
-      F x = of[place_R(r, first)] * read<r, first>(now, before, p);
+      F x = of[place_R(r, first)] * before[first];
       ascend<S>([&](auto state) SPARSESNN_INLINE {
         constexpr int k = state;
-        if constexpr (k > first && has(row, k)) x = x + of[place_R(r, k)] * read<r, k>(now, before, p);
+        if constexpr (k > first && has(row, k)) x = x + of[place_R(r, k)] * before[k];
       });
       if constexpr (has_last) x = x + of[last];
       return x;
@@ -150,7 +153,7 @@ struct Neuron : Shape {
     descend<S>([&](auto row) SPARSESNN_INLINE {
       constexpr int r = row;
       F x = p[place_A(r, r)] * before[r];
-      if constexpr (resets(r)) x = x + where(s, reset_row<r, has(u, r)>(p, z, before, p, place_u(r)));
+      if constexpr (resets(r)) x = x + where(s, reset_row<r, has(u, r)>(p, before, place_u(r)));
       x = add_others<r>(x, [&](auto k) SPARSESNN_INLINE { return p[place_A(r, k)] * read<r, k>(z, before, p); });
       if constexpr (has(one, r)) x = x + i;
       if constexpr (has(B, r)) x = x + p[place_B(r)] * i;
@@ -181,7 +184,7 @@ struct Neuron : Shape {
         constexpr int r = row;
         F m{};
         if constexpr (has(A, r * S + k)) m = p[place_A(r, k)];
-        if constexpr (listed && has(R, r * S + k)) {
+        if constexpr (listed && has(R, r * S + k) && !right_of_diagonal(r, k)) {
           if constexpr (has(A, r * S + k))
             m = m + where(at.s, p[place_R(r, k)]);
           else
@@ -205,8 +208,11 @@ struct Neuron : Shape {
       ascend<S>([&](auto row) SPARSESNN_INLINE {
         constexpr int r = row;
         constexpr bool reads =
-            has(A, r * S + k) || (listed && (has(R, r * S + k) || (attached && k == 0 && resets(r))));
+            has(A, r * S + k) ||
+            (listed && ((has(R, r * S + k) && !right_of_diagonal(r, k)) || (attached && k == 0 && resets(r))));
         if constexpr (r != k && reads) x = x + coefficient(row) * read<r, k>(d, after, p, row);
+        if constexpr (listed && has(R, r * S + k) && right_of_diagonal(r, k))
+          x = x + where(at.s, p[place_R(r, k)]) * after[r];
       });
       if constexpr (k == 0 && listed) {
         if constexpr (f != 0)
@@ -276,16 +282,16 @@ struct Neuron : Shape {
       constexpr int r = row;
       F x = by[place_A(r, r)] * before[r] + p[place_A(r, r)] * earlier[r];
       if constexpr (resets(r)) {
-        F jump = reset_row<r, has(u, r)>(by, now, before, p, place_u(r));
+        F jump = reset_row<r, has(u, r)>(by, before, place_u(r));
         ascend<S>([&](auto state) SPARSESNN_INLINE {
           constexpr int k = state;
-          if constexpr (has(R, r * S + k)) jump = jump + p[place_R(r, k)] * read<r, k>(trace, earlier, p);
+          if constexpr (has(R, r * S + k)) jump = jump + p[place_R(r, k)] * earlier[k];
         });
         x = x + where(s, jump);
       }
       if constexpr (spikes && resets(r)) {
         if (attached)
-          x = x + ds * reset_row<r, has(u, r)>(p, now, before, p, place_u(r));
+          x = x + ds * reset_row<r, has(u, r)>(p, before, place_u(r));
         else if constexpr (has(f, r))
           x = x + ds * p[place_f(r)];
       }
@@ -306,7 +312,7 @@ struct Neuron : Shape {
     ascend<S>([&](auto row) SPARSESNN_INLINE {
       constexpr int r = row;
       F x = by[place_A(r, r)] * before[r];
-      if constexpr (resets(r)) x = x + where(s, reset_row<r, has(u, r)>(by, now, before, p, place_u(r)));
+      if constexpr (resets(r)) x = x + where(s, reset_row<r, has(u, r)>(by, before, place_u(r)));
       x = add_others<r>(x, [&](auto k) SPARSESNN_INLINE { return by[place_A(r, k)] * read<r, k>(now, before, p); });
       if constexpr (has(B, r)) x = x + by[place_B(r)] * i;
       if constexpr (has(c, r)) x = x + by[place_c(r)];

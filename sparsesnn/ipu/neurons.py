@@ -105,5 +105,5 @@ def _term(name: str, sequential: bool) -> tuple[int, int, int]:
     kind, row = name[0], int(name[1])
     if kind in "AR":
         column = int(name[2])
-        return row, (_AFTER if sequential and column > row else _BEFORE) + column, int(kind == "R")
+        return row, (_AFTER if kind == "A" and sequential and column > row else _BEFORE) + column, int(kind == "R")
     return row, _CURRENT if kind == "B" else _ONE, int(kind == "u")

@@ -3,7 +3,8 @@
     z ← A·z + s·(R·z + r) + s·f + B·i + c          S states z before the step, s = [z₀ > θ] of the step before
 
 Entries are absent (None, or the literal number 0), one number for all neurons, or one per neuron, [N]. With `sequential`,
-rows are computed from last to first, and an entry of A or R right of the diagonal reads the new state of that row.
+rows are computed from last to first, and an entry of A right of the diagonal reads the new state of that row; R reads
+the states before the step.
 
 Order of operations within row r, which every engine keeps, so that bits are equal (u = r + f; absent entries cost nothing):
 
@@ -260,7 +261,7 @@ def step(arrays: NeuronArrays, states: Sequence[Any], reset: Any, s: Any, i: Any
         z = [read[k] if k > r else before[k] for k in range(n)]
         value = _product(arrays.A[r][r], z[r])
         if s is not None:
-            value = _sum(value, _jump(arrays, r, z, reset, s))
+            value = _sum(value, _jump(arrays, r, before, reset, s))
         for k in range(n):
             if k != r:
                 value = _sum(value, _product(arrays.A[r][k], z[k]))
@@ -343,27 +344,28 @@ def pull(
         e = by_new[r]
         for k in range(n):
             by = by_new if k in later else by_old
-            for x, gate in ((arrays.A[r][k], None), (arrays.R[r][k], reset)):
-                if x is not None and (gate is None or s is not None):
-                    by[k] = by[k] + (x * e if gate is None else gate * x * e)
+            if arrays.A[r][k] is not None:
+                by[k] = by[k] + arrays.A[r][k] * e
+            if arrays.R[r][k] is not None and s is not None:
+                by_old[k] = by_old[k] + reset * arrays.R[r][k] * e
         if s is not None:
-            through = _sum(_reset(arrays, r, z), arrays.r[r])
+            through = _sum(_reset(arrays, r, states), arrays.r[r])
             by_reset = by_reset if through is None else by_reset + through * e
             by_spike = by_spike if arrays.f[r] is None else by_spike + arrays.f[r] * e
         current = current if arrays.B[r] is None else current + _product(arrays.B[r], e)
         for name, by_p in derivatives.items():
-            moved = _moved(by_p, r, z, reset, s, i)
+            moved = _moved(by_p, r, z, states, reset, s, i)
             parameters[name] = parameters[name] if moved is None else parameters[name] + moved * e
     return Pulled(tuple(by_old), by_reset, by_spike, current, parameters)
 
 
-def _moved(by_p: NeuronArrays, r: int, z: Sequence[Any], reset: Any, s: Any, i: Any) -> Any:
-    """The derivative of row r of a step by a parameter; None if there is none."""
+def _moved(by_p: NeuronArrays, r: int, z: Sequence[Any], before: Sequence[Any], reset: Any, s: Any, i: Any) -> Any:
+    """The derivative of row r of a step by a parameter; None if there is none. z: the states as A reads them."""
     value = None
     for k, x in enumerate(z):
         value = _sum(value, _product(by_p.A[r][k], x))
     if s is not None:
-        value = _sum(value, _product(_sum(_reset(by_p, r, z), by_p.r[r]), reset))
+        value = _sum(value, _product(_sum(_reset(by_p, r, before), by_p.r[r]), reset))
         value = _sum(value, _product(by_p.f[r], s))
     return _sum(_sum(value, _product(by_p.B[r], i)), by_p.c[r])
 

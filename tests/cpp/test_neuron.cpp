@@ -2,6 +2,7 @@
 // against its traces (backward against forward differentiation), for every shape and every entry.
 #include <cmath>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 

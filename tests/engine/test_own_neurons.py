@@ -352,7 +352,8 @@ def test_four_states_take_the_shape_with_every_entry() -> None:
         def arrays(self, p: Any) -> ss.NeuronArrays:
             b = p["beta"]
             rows = [[b if k == r else 0.5 if k == r + 1 else 0 for k in range(4)] for r in range(4)]
-            return ss.NeuronArrays(A=rows, r=[-p["threshold"], 0, 0, 0], B=[0, 0, 0, 1], sequential=True)
+            jumps = [[0, -0.2, 0, 0], [0, 0, 0, 0.1 * b], [0, 0, 0, 0], [-0.1, 0, 0, 0]]
+            return ss.NeuronArrays(A=rows, R=jumps, r=[-p["threshold"], 0, 0, 0], B=[0, 0, 0, 1], sequential=True)
 
     population = Chain(21, learn_beta=True, grad_threshold=0.3)
     assert shape_of(population).name == "any 4"

@@ -108,7 +108,7 @@ def written_out(a: Any, z: Sequence[Any], reset: Any, s: Any, i: Any, *, sequent
     for r in reversed(range(n)):
         read = [after[k] if sequential and k > r else z[k] for k in range(n)]
         after[r] = sum(number(a.A[r][k]) * read[k] for k in range(n)) + number(a.B[r]) * i + number(a.c[r])
-        after[r] = after[r] + reset * (sum(number(a.R[r][k]) * read[k] for k in range(n)) + number(a.r[r]))
+        after[r] = after[r] + reset * (sum(number(a.R[r][k]) * z[k] for k in range(n)) + number(a.r[r]))
         after[r] = after[r] + s * number(a.f[r])
     return after
 

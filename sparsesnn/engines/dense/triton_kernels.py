@@ -91,7 +91,7 @@ def _add(x, y):
 
 @triton.jit
 def _read(before, now, r: tl.constexpr, AT: tl.constexpr):
-    """The states as row r reads them: right of the diagonal those after the step, if rows run in order."""
+    """The states as A[r] reads them: right of the diagonal those after the step, if rows run in order."""
     z = ()
     for k in tl.static_range(len(AT.A)):
         z += ((now[k] if AT.in_order and k > r else before[k]),)
@@ -111,10 +111,10 @@ def _jump(p, z, r: tl.constexpr, AT: tl.constexpr):
 
 
 @triton.jit
-def _row(p, z, fired, i, r: tl.constexpr, AT: tl.constexpr, ONE: tl.constexpr):
+def _row(p, z, before, fired, i, r: tl.constexpr, AT: tl.constexpr, ONE: tl.constexpr):
     """A[r][r]·z[r] + [fired]·(R[r]·z + u[r]) + A[r][k]·z[k], k ≠ r ascending + B[r]·i + c[r]; ONE: B[r] is 1."""
     x = p[AT.A[r][r]] * z[r]
-    jump = _jump(p, z, r, AT)
+    jump = _jump(p, before, r, AT)
     if jump is not None:
         x = x + tl.where(fired, jump, 0.0)
     for k in tl.static_range(len(AT.A)):
@@ -134,7 +134,7 @@ def _step(z, p, fired, i, AT: tl.constexpr):
     """The states after a step: rows from last to first. `fired` in the step before."""
     now = z
     for r in tl.static_range(len(AT.A) - 1, -1, -1):
-        now = _replace(now, r, _row(p, _read(z, now, r, AT), fired, i, r, AT, AT.one[r]))
+        now = _replace(now, r, _row(p, _read(z, now, r, AT), z, fired, i, r, AT, AT.one[r]))
     return now
 
 
@@ -168,8 +168,11 @@ def _pull(d, p, fired, sigma, q, x, AT: tl.constexpr, DETACH: tl.constexpr):
             m = None
             if AT.A[r][k] is not None:
                 m = p[AT.A[r][k]]
+            jump = None
             if AT.R[r][k] is not None:
-                m = _add(m, tl.where(fired, p[AT.R[r][k]], 0.0))
+                jump = tl.where(fired, p[AT.R[r][k]], 0.0)
+                if not (AT.in_order and k > r):
+                    m = _add(m, jump)
             if k == 0 and AT.threshold is not None and not DETACH:
                 from_reset = _through_reset(p, x, sigma, r, AT)
                 if from_reset is not None:
@@ -181,6 +184,8 @@ def _pull(d, p, fired, sigma, q, x, AT: tl.constexpr, DETACH: tl.constexpr):
                     own = term
                 else:
                     others += (term,)
+            if jump is not None and AT.in_order and k > r:  # a reset reads the states before the step
+                others += (jump * after[r],)
         for j in tl.static_range(len(others)):
             own = own + others[j]
         d = _replace(d, k, own + _add(q, by_feed) if k == 0 else own)
@@ -204,7 +209,7 @@ def _by_parameter(d, by, before, now, fired, i, AT: tl.constexpr):
     """∂L/∂p = Σ d[r]·∂z[r]/∂p of the step whose ∂L/∂z is d, without θ's part in s = [x > θ]; `by`: the entries differentiated by p."""
     total = None
     for r in tl.static_range(len(AT.A)):
-        total = _add(total, d[r] * _row(by, _read(before, now, r, AT), fired, i, r, AT, False))
+        total = _add(total, d[r] * _row(by, _read(before, now, r, AT), before, fired, i, r, AT, False))
     return total
 
 
