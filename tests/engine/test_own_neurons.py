@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -360,4 +360,24 @@ def test_four_states_take_the_shape_with_every_entry() -> None:
     network = Network.chain(ss.Input(13), population, ss.LI(5))
     found = [gradients(scaled(Model(network, seed=1, backend=backend))) for backend in ("cpu", "dense")]
     assert torch.equal(found[0][0]["hidden"], found[1][0]["hidden"])
+    check(found[0][1], {k: x.double() for k, x in found[1][1].items()})
+
+
+@pytest.mark.parametrize(("kind", "detached"), CASES)
+def test_maps_of_neurons(kind: str, detached: bool) -> None:
+    """Behind a convolution, whose receivers run row by row, for graded input spikes."""
+    population = replace(model_of(kind, 1, detach_reset=detached), n=None)
+    network = Network.chain(ss.Input(shape=(8, 9, 2)), ss.Conv2d(4, kernel=3), population, ss.LI(5))
+    generator = torch.Generator().manual_seed(0)
+    x = (torch.rand(12, 3, 144, generator=generator) < 0.2) * torch.rand(12, 3, 144, generator=generator)
+    found = []
+    for backend in ("cpu", "dense"):
+        model = scaled(Model(network, seed=1, backend=backend))
+        output = model(SpikeBatch.from_dense(x, graded=True))
+        (output.potentials * torch.linspace(-1, 1, 5)).sum().backward()
+        lists = output.spikes["hidden"]
+        dense = lists.to_dense() if isinstance(lists, SpikeBatch) else lists
+        found.append((dense.detach().float(), {k: p.grad for k, p in model.named_parameters()}))
+    assert 0.005 < float(found[0][0].mean()) < 0.9
+    assert torch.equal(found[0][0], found[1][0])
     check(found[0][1], {k: x.double() for k, x in found[1][1].items()})
