@@ -49,16 +49,12 @@ def shape_of(population: Neuron) -> Shape:
 
 @functools.lru_cache(maxsize=1024)
 def _shape(model: Structure) -> Shape:
-    present = set(model.entries)
-    names: list[str] = []
-    for name in model.entries:
-        row = name[1:]
-        if name[0] in "rf" and f"u{row}" not in names:
-            names.append(f"u{row}")
-        if name[0] != "r" or f"f{row}" in present:
-            names.append(name)
     name, entries, ones = _core.find_shape(
-        n_states=model.n_states, fires=model.fires, in_order=model.sequential, entries=names, ones=list(model.ones)
+        n_states=model.n_states,
+        fires=model.fires,
+        in_order=model.sequential,
+        entries=list(model.step_entries),
+        ones=list(model.ones),
     )
     return Shape(name, tuple(entries), model.fires, model.sequential, tuple(ones))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -11,12 +12,13 @@ import pytest
 import torch
 
 from sparsesnn import _core, reference
+from sparsesnn.engines import entries
 from sparsesnn.engines.cpu import wiring as engine
 from sparsesnn.engines.entries import shape_of
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError, ShapeError
-from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Neuron, Resonator
-from sparsesnn.layers.arrays import structure
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Neuron, Resonator, shapes
+from sparsesnn.layers.arrays import Structure, structure
 from sparsesnn.network import Network
 from sparsesnn.options import options_of
 from sparsesnn.spikes import SpikeBatch
@@ -43,6 +45,18 @@ def test_every_entry_has_a_place_in_the_shape(population: Neuron) -> None:
     shape, arrays = shape_of(population), structure(population)
     for name in set(arrays.entries) - set(arrays.ones):
         assert name in shape.entries or (name[0] == "r" and f"u{name[1:]}" in shape.entries), name
+
+
+def test_plans_know_the_shapes_of_the_engine() -> None:
+    """They are declared twice, because a plan needs no compiled engine."""
+    assert [shape.entries for shape in shapes.SHAPES] == list(_core.neuron_shapes().values())
+    for population in DESCRIBED:
+        assert shapes.shape_entries(population.structure) == shape_of(population).entries
+    for n_states, fires, sequential, ones in itertools.product(
+        range(1, 5), (True, False), (True, False), ((), ("B0",))
+    ):
+        model = Structure(n_states, fires, sequential, ("A00", "B0", "c0"), ones, ())
+        assert shapes.shape_entries(model) == entries._shape(model).entries
 
 
 def test_models_of_ours_have_shapes_of_their_own() -> None:

@@ -24,17 +24,15 @@ w is n, up to a pair. A list is K ids of 2 bytes, K even, and two counts of 2 by
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from sparsesnn import _core
 from sparsesnn.layers import Input
-from sparsesnn.layers.arrays import Structure
 from sparsesnn.layers.declaration import fires, kept_states, n_learnt, trained_entries
+from sparsesnn.layers.shapes import shape_entries
 from sparsesnn.partition.plan import Plan
 
 ITEMS = (
@@ -158,19 +156,7 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
 
 def n_entries(population: Any) -> int:
     """Numbers of a neuron's arrays on a tile: the entries of the smallest compiled shape that has all of the model's."""
-    return len(_shape_entries(population.structure))
-
-
-@functools.lru_cache(maxsize=256)
-def _shape_entries(model: Structure) -> tuple[str, ...]:
-    _, entries, _ = _core.find_shape(
-        n_states=model.n_states,
-        fires=model.fires,
-        in_order=model.sequential,
-        entries=list(model.step_entries),
-        ones=list(model.ones),
-    )
-    return tuple(entries)
+    return len(shape_entries(population.structure))
 
 
 def shard_receives(plan: Plan, name: str) -> dict[str, int]:
