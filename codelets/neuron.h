@@ -106,15 +106,21 @@ struct Neuron : Shape {
   // Whether A[r][k] reads the state k of the same step. A reset always reads the states before the step.
   static constexpr bool right_of_diagonal(int r, int k) { return rows != Rows::at_once && k > r; }
 
+  // What passes between row r and state k: `now`, of the same step, if A[r][k] reads the new state, else `other`.
+  template <int r, int k, class F>
+  SPARSESNN_INLINE static F between(const F& now, const F& other, const F* p) {
+    if constexpr (!right_of_diagonal(r, k))
+      return other;
+    else if constexpr (rows == Rows::in_order)
+      return now;
+    else
+      return pick(Fired<F>::of(p[order], F{}), now, other);
+  }
+
   // State k as A[r][k] reads it.
   template <int r, int k, class F>
   SPARSESNN_INLINE static F read(const F* now, const F* before, const F* p) {
-    if constexpr (k <= r || rows == Rows::at_once)
-      return before[k];
-    else if constexpr (rows == Rows::in_order)
-      return now[k];
-    else
-      return pick(Fired<F>::of(p[order], F{}), now[k], before[k]);
+    return between<r, k>(now[k], before[k], p);
   }
 
   // x + Σ over k ≠ r of term(k), for the entries of row r that exist.
@@ -210,7 +216,7 @@ struct Neuron : Shape {
         constexpr bool reads =
             has(A, r * S + k) ||
             (listed && ((has(R, r * S + k) && !right_of_diagonal(r, k)) || (attached && k == 0 && resets(r))));
-        if constexpr (r != k && reads) x = x + coefficient(row) * read<r, k>(d, after, p, row);
+        if constexpr (r != k && reads) x = x + coefficient(row) * between<r, k>(d[r], after[r], p);
         if constexpr (listed && has(R, r * S + k) && right_of_diagonal(r, k))
           x = x + where(at.s, p[place_R(r, k)]) * after[r];
       });
@@ -227,17 +233,6 @@ struct Neuron : Shape {
     if constexpr (attached) by_spike = by_spike + by_reset;
     if constexpr (f != 0) by_spike = by_spike + by_feed;
     return by_spike;
-  }
-
-  // The gradient of row r as state k of the same or the earlier step passes it on.
-  template <int r, int k, class F, class Row>
-  SPARSESNN_INLINE static F read(const F* now, const F* after, const F* p, Row) {
-    if constexpr (k <= r || rows == Rows::at_once)
-      return after[r];
-    else if constexpr (rows == Rows::in_order)
-      return now[r];
-    else
-      return pick(Fired<F>::of(p[order], F{}), now[r], after[r]);
   }
 
   template <class F>
@@ -328,72 +323,64 @@ struct Neuron : Shape {
 constexpr unsigned square(int n_states, int r, int k) { return 1u << (r * n_states + k); }
 constexpr unsigned all(int n) { return (1u << n) - 1; }
 
-struct Readout {
+// The parts that most shapes share.
+struct Usual {
+  static constexpr unsigned R = 0, u = 0, f = 0, B = 1, c = 0, one = 0;
+  static constexpr Rows rows = Rows::at_once;
+  static constexpr Role role = Role::fires;
+  static constexpr bool fused = true;  // worth a loop of its own, which delivers and steps at once
+};
+
+struct Readout : Usual {
   static constexpr const char* name = "readout";
   static constexpr int n_states = 1;
-  static constexpr unsigned A = 1, R = 0, u = 0, f = 0, B = 1, c = 0, one = 0;
-  static constexpr Rows rows = Rows::at_once;
+  static constexpr unsigned A = 1;
   static constexpr Role role = Role::reads_out;
-  static constexpr bool fused = true;
 };
 
-struct Subtract {
+struct Subtract : Usual {
   static constexpr const char* name = "subtract";
   static constexpr int n_states = 1;
-  static constexpr unsigned A = 1, R = 0, u = 1, f = 0, B = 1, c = 0, one = 0;
-  static constexpr Rows rows = Rows::at_once;
-  static constexpr Role role = Role::fires;
-  static constexpr bool fused = true;
+  static constexpr unsigned A = 1, u = 1;
 };
 
-struct Zero {
+struct Zero : Usual {
   static constexpr const char* name = "zero";
   static constexpr int n_states = 1;
-  static constexpr unsigned A = 1, R = 1, u = 0, f = 0, B = 1, c = 0, one = 0;
-  static constexpr Rows rows = Rows::at_once;
-  static constexpr Role role = Role::fires;
-  static constexpr bool fused = true;
+  static constexpr unsigned A = 1, R = 1;
 };
 
 // A synaptic current, state 1, drives the potential.
 template <bool zero>
-struct Current {
+struct Current : Usual {
   static constexpr const char* name = zero ? "current.zero" : "current.subtract";
   static constexpr int n_states = 2;
   static constexpr unsigned A = square(2, 0, 0) | square(2, 0, 1) | square(2, 1, 1), R = zero ? square(2, 0, 0) : 0,
-                            u = zero ? 0 : 1, f = 0, B = 0, c = 0, one = 2;
+                            u = zero ? 0 : 1, B = 0, one = 2;
   static constexpr Rows rows = Rows::in_order;
-  static constexpr Role role = Role::fires;
-  static constexpr bool fused = true;
 };
 
 // State 1 reads the potential and the spikes, and acts on the potential.
 template <bool zero>
-struct Adaptive {
+struct Adaptive : Usual {
   static constexpr const char* name = zero ? "adaptive.zero" : "adaptive.subtract";
   static constexpr int n_states = 2;
-  static constexpr unsigned A = all(4), R = zero ? square(2, 0, 0) | square(2, 1, 0) : 0, u = zero ? 2 : 3, f = 2,
-                            B = 1, c = 0, one = 0;
+  static constexpr unsigned A = all(4), R = zero ? square(2, 0, 0) | square(2, 1, 0) : 0, u = zero ? 2 : 3, f = 2;
   static constexpr Rows rows = Rows::in_order;
-  static constexpr Role role = Role::fires;
-  static constexpr bool fused = true;
 };
 
-struct Rotating {
+struct Rotating : Usual {
   static constexpr const char* name = "rotating";
   static constexpr int n_states = 2;
-  static constexpr unsigned A = all(4), R = 0, u = 3, f = 0, B = 1, c = 0, one = 0;
-  static constexpr Rows rows = Rows::at_once;
-  static constexpr Role role = Role::fires;
-  static constexpr bool fused = true;
+  static constexpr unsigned A = all(4), u = 3;
 };
 
 // Every entry.
 template <int S>
-struct Any {
+struct Any : Usual {
   static constexpr const char* name = S == 1 ? "any 1" : S == 2 ? "any 2" : S == 3 ? "any 3" : "any 4";
   static constexpr int n_states = S;
-  static constexpr unsigned A = all(S * S), R = A, u = all(S), f = u, B = u, c = u, one = 0;
+  static constexpr unsigned A = all(S * S), R = A, u = all(S), f = u, B = u, c = u;
   static constexpr Rows rows = S == 1 ? Rows::at_once : Rows::either;
   static constexpr Role role = Role::either;
   static constexpr bool fused = S <= 2;

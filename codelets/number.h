@@ -1,5 +1,5 @@
-// The operations in which a neuron model is written, so that one source serves float, double, vectors of floats
-// (simd.h) and dual numbers (dual.h).
+// The operations in which the step of neurons is written, so that one source serves float, double and vectors of floats
+// (simd.h).
 //
 // No header of the standard library and C++17: popc compiles this for tiles.
 #pragma once
@@ -14,14 +14,13 @@
 
 namespace sparsesnn::SPARSESNN_ISA {
 
-// The place of a state, parameter or constant of a model, as a type: `p[threshold]` may then have another number type
-// than `p[beta]` (dual.h).
+// A number as a type: a loop over such numbers is unrolled, and its body may use them as constants.
 template <int k>
 struct Index {
   constexpr operator int() const { return k; }
 };
 
-// Whether neurons fired: x > θ, strictly; false for NaN. Vectors and dual numbers have their own.
+// Whether neurons fired: x > θ, strictly; false for NaN. Vectors have their own.
 template <class F>
 struct Fired {
   bool is;
@@ -39,16 +38,6 @@ inline F where(Fired<F> fired, F x) {
 template <class F>
 inline F pick(Fired<F> fired, F a, F b) {
   return fired.is ? a : b;
-}
-
-template <class F>
-inline F one_minus(const F& x) {
-  return 1.0f - x;
-}
-
-template <class F>
-inline F inverse_of_one_plus_square(const F& x) {
-  return 1.0f / (1.0f + x * x);
 }
 
 #ifdef __IPU__

@@ -112,14 +112,10 @@ class LayerCall:
 
     def __init__(self, spec: LayerSpec, *, states: Sequence[str], sources: Sequence[Source], entries: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], derivatives: Sequence[Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None]], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., loops: Sequence[Loop] = ..., exchange: Exchange | None = ...) -> None: ...
 
-def find_shape(*, n_states: int, fires: bool, in_order: bool, entries: Sequence[str], ones: Sequence[str]) -> tuple:
-    """
-    The smallest compiled shape (codelets/neuron.h) with all of a model's entries: its name, its entries in order, and those of
-    B that are 1 without an entry.
-    """
-
 def neuron_shapes() -> dict:
-    """For the name of every compiled shape its entries, in order."""
+    """
+    For the name of every compiled shape its entries, in order; sparsesnn/layers/shapes.py chooses one.
+    """
 
 def surrogates() -> list[str]:
     """Names of the built-in surrogates."""

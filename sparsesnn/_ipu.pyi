@@ -46,11 +46,6 @@ class Program:
 
     def names(self) -> list[str]: ...
 
-def find_shape(*, n_states: int, fires: bool, in_order: bool, entries: Sequence[str], ones: Sequence[str]) -> tuple:
-    """
-    Name and entries of the smallest compiled shape of neurons with these entries.
-    """
-
 has_sdk: bool = ...
 
 def set_num_threads(n: int) -> None:

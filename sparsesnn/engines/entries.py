@@ -1,8 +1,4 @@
-"""The arrays of a population's neurons in the form that compiled code reads: the entries of a shape (codelets/neuron.h).
-
-A shape says which entries exist, at compile time. A model takes the smallest one with all of its entries; those that it
-lacks are 0.
-"""
+"""The arrays of a population's neurons in the form that compiled code reads: the entries of a shape, see `sparsesnn.layers.shapes`."""
 
 from __future__ import annotations
 
@@ -14,49 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsesnn import _core
 from sparsesnn.errors import DescriptionError, NumericError
 from sparsesnn.layers import Neuron
-from sparsesnn.layers.arrays import NeuronArrays, Structure, arrays_of, derivatives
+from sparsesnn.layers.arrays import NeuronArrays, arrays_of, derivatives
 from sparsesnn.layers.recorded import OPERATIONS, Formula, Recording, entries_with_u
+from sparsesnn.layers.shapes import Shape, shape_of
 
 THRESHOLD = "threshold"
 _FUNCTIONS = dict(zip(OPERATIONS, (operator.add, operator.sub, operator.mul, operator.truediv), strict=True))
-
-
-class Shape(NamedTuple):
-    """A compiled shape, as a model takes it.
-
-    Args:
-        name: in codelets/neuron.h.
-        entries: names of its entries, in order: those of `NeuronArrays`, u = r + f, whether rows run in order, the threshold.
-        fires: whether the neurons fire.
-        in_order: whether rows run from last to first, see `NeuronArrays.sequential`.
-        ones: entries of B that are 1 by the shape.
-    """
-
-    name: str
-    entries: tuple[str, ...]
-    fires: bool
-    in_order: bool
-    ones: tuple[str, ...]
-
-
-def shape_of(population: Neuron) -> Shape:
-    """The smallest shape with all entries of a population's arrays. Errors: `DescriptionError` for a model that is not linear."""
-    return _shape(population.structure)
-
-
-@functools.lru_cache(maxsize=1024)
-def _shape(model: Structure) -> Shape:
-    name, entries, ones = _core.find_shape(
-        n_states=model.n_states,
-        fires=model.fires,
-        in_order=model.sequential,
-        entries=list(model.step_entries),
-        ones=list(model.ones),
-    )
-    return Shape(name, tuple(entries), model.fires, model.sequential, tuple(ones))
 
 
 class Entries(NamedTuple):
@@ -145,10 +106,14 @@ class _InOrder:
             by = recording.parameters[name]
             rows.append([recording.derivative(found.get(entry), by) for entry in shape.entries])
         results: list[Any] = []
-        places = []
-        for row in rows:
-            places.append([None if x is None else len(results) + k for x, k in zip(row, _count(row), strict=True)])
-            results += [x for x in row if x is not None]
+
+        def place(x: Any) -> int | None:
+            if x is None:
+                return None
+            results.append(x)
+            return len(results) - 1
+
+        places = [[place(x) for x in row] for row in rows]
         return cls(recording.formula(results, list(recording.parameters.values())), places)
 
     def __call__(self, inputs: Sequence[Any]) -> Entries:
@@ -160,15 +125,6 @@ class _InOrder:
         results = [values[place] for place in self._results]
         rows = [[None if place is None else results[place] for place in row] for row in self._places]
         return Entries(rows[0], rows[1:])
-
-
-def _count(row: Sequence[Any]) -> list[int]:
-    """For each entry of a row the number of those before it that are not None."""
-    counts, n = [], 0
-    for x in row:
-        counts.append(n)
-        n += x is not None
-    return counts
 
 
 def _in_range(name: str, x: Any, low: float, high: float) -> Any:

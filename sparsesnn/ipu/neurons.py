@@ -3,8 +3,7 @@ parameters become entries, and gradients of entries those of parameters."""
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from sparsesnn.layers import Neuron
 from sparsesnn.layers.arrays import MAX_STATES, arrays_of
 from sparsesnn.layers.declaration import THRESHOLD, fires, learnt, trained_entries
 from sparsesnn.layers.recorded import Recording, entries_with_u
+from sparsesnn.layers.shapes import shape_of
 
 #: places of the values of a step, see `EntryTerm` in codelets/ipu/records.h
 _BEFORE, _AFTER, _CURRENT, _ONE, _BY_THRESHOLD = 0, MAX_STATES, 2 * MAX_STATES, 2 * MAX_STATES + 1, MAX_STATES
@@ -20,31 +20,11 @@ _NO_FORMULA: tuple[list[float], list[Any], list[int]] = ([], [], [])
 NO_TRAINING = {"parameters": [], "terms": [], "entries_of_parameters": _NO_FORMULA, "d_parameters": _NO_FORMULA}
 
 
-class Shape(NamedTuple):
-    """The compiled shape of a population's neurons (codelets/neuron.h): its name, and the names of its entries in order."""
-
-    name: str
-    entries: tuple[str, ...]
-
-
-def shape_of(native: ModuleType, population: Neuron) -> Shape:
-    """The smallest shape with all entries of a population's arrays."""
-    model = population.structure
-    name, entries = native.find_shape(
-        n_states=model.n_states,
-        fires=model.fires,
-        in_order=model.sequential,
-        entries=list(model.step_entries),
-        ones=list(model.ones),
-    )
-    return Shape(name, tuple(entries))
-
-
-def neuron_entries(layer: Any, shape: Shape) -> np.ndarray:
+def neuron_entries(layer: Any) -> np.ndarray:
     """float32[rows, N]: the entries of a layer's neurons, from its parameters within their ranges, then θ_grad if they fire."""
     p = layer.population
     values = parameter_rows(layer)
-    rows = _in_order(p, shape, entries_with_u(arrays_of(p, values)), values)
+    rows = _in_order(p, entries_with_u(arrays_of(p, values)), values)
     if fires(p):
         rows.append(layer.grad_threshold.detach().float().numpy())
     found: np.ndarray = np.stack([np.broadcast_to(np.asarray(row, np.float32), p.n) for row in rows])
@@ -59,13 +39,14 @@ def parameter_rows(layer: Any) -> dict[str, np.ndarray]:
     }
 
 
-def _in_order(population: Neuron, shape: Shape, entries: Any, parameters: Any) -> list[Any]:
-    """The entries of a shape in its order; those that a model lacks are 0."""
-    more = {"order": float(population.structure.sequential), THRESHOLD.name: parameters.get(THRESHOLD.name, 0.0)}
+def _in_order(population: Neuron, entries: Any, parameters: Any) -> list[Any]:
+    """The entries of a population's shape in its order; those that the model lacks are 0."""
+    shape = shape_of(population)
+    more = {"order": float(shape.in_order), THRESHOLD.name: parameters.get(THRESHOLD.name, 0.0)}
     return [entries.get(name, more.get(name, 0.0)) for name in shape.entries]
 
 
-def training_fields(layer: Any, shape: Shape) -> dict[str, Any]:
+def training_fields(layer: Any) -> dict[str, Any]:
     """The fields of the graph builder's population (host/src/ipu/spec.h) about trained parameters; empty if there are none.
 
     Errors: `DescriptionError` with the model's name if its arrays need more than + - × ÷.
@@ -80,7 +61,7 @@ def training_fields(layer: Any, shape: Shape) -> dict[str, Any]:
     needed = trained_entries(p)
     gradients = {name: recording.input(("gradient", name)) for name in needed}
     d_parameters = [recording.gradient(recording.parameters[name], gradients) for name in names]
-    entries = _in_order(p, shape, recording.entries, recording.parameters)
+    entries = _in_order(p, recording.entries, recording.parameters)
     return {
         "parameters": [
             (q.name, q.name in names, q.name in names and not getattr(layer, q.name).ndim, q.low, q.high)

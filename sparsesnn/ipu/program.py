@@ -14,7 +14,7 @@ from sparsesnn.ipu.arrays import by_sample, pack_columns, pack_lists, unpack_col
 from sparsesnn.ipu.backends import machine_arguments, native_module
 from sparsesnn.ipu.device_lists import DeviceLists
 from sparsesnn.ipu.instance import Instance
-from sparsesnn.ipu.neurons import neuron_entries, parameter_rows, shape_of
+from sparsesnn.ipu.neurons import neuron_entries, parameter_rows
 from sparsesnn.ipu.report import MachineReport
 from sparsesnn.ipu.settings import Optimizer, Regularizer
 from sparsesnn.ipu.spec import check, make_spec
@@ -103,9 +103,6 @@ class IpuProgram:
         self.replicas, self.n_samples = self.instance.own, self.instance.own * plan.n_samples
         self._names = list(plan.populations)
         native = native_module(backend)
-        self._shapes = {
-            name: shape_of(native, p) for name, p in plan.network.populations.items() if not isinstance(p, Input)
-        }
         machine = machine_arguments(native, backend, plan.target, checks, poprun=self.instance.poprun)
         try:
             spec = make_spec(native, plan, model, self.optimizer, decoding, self.n_classes, regularizer, self.instance)
@@ -143,7 +140,7 @@ class IpuProgram:
             if isinstance(population, Input):
                 continue
             layer, shards = self._layer(name), self.plan.populations[name].shards
-            self._fill(f"entries.{k}", pack_columns(neuron_entries(layer, self._shapes[name]), shards))
+            self._fill(f"entries.{k}", pack_columns(neuron_entries(layer), shards))
             if f"parameters.{k}" in self._program.names():
                 self._fill(f"parameters.{k}", pack_columns(np.stack(list(parameter_rows(layer).values())), shards))
             if layer.bias is None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.ipu.instance import Instance
-from sparsesnn.ipu.neurons import NO_TRAINING, check_trained, neuron_entries, shape_of, training_fields
+from sparsesnn.ipu.neurons import NO_TRAINING, check_trained, neuron_entries, training_fields
 from sparsesnn.ipu.settings import OPTIMIZERS, Optimizer, Regularizer
 from sparsesnn.layers import Input
 from sparsesnn.layers.declaration import fires, kept_states
+from sparsesnn.layers.shapes import shape_of
 from sparsesnn.network import Network
 from sparsesnn.partition.ipu.vertices import loops_rounds
 from sparsesnn.partition.plan import Plan
@@ -134,19 +135,18 @@ def _population(native: ModuleType, plan: Plan, model: Model, name: str) -> Any:
             entries=[],
         )
     layer: Any = model.layers[name]
-    shape = shape_of(native, p)
     surrogate = getattr(p, "surrogate", None)
     kept = kept_states(p) if plan.trains else ()
     return native.Population(
         **fields,
-        **(training_fields(layer, shape) if plan.trains else NO_TRAINING),
-        shape=shape.name,
+        **(training_fields(layer) if plan.trains else NO_TRAINING),
+        shape=shape_of(p).name,
         fires=fires(p),
         surrogate=KINDS.index(surrogate.kind) if surrogate else 0,
         slope=surrogate.slope if surrogate else 1.0,
         kept=_bits([x in kept for x in (*p.states, "i")]),
         operations=p.operations,
-        entries=neuron_entries(layer, shape).ravel().tolist(),
+        entries=neuron_entries(layer).ravel().tolist(),
     )
 
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sparsesnn.layers.ad_lif import AdLIF
-from sparsesnn.layers.arrays import NeuronArrays, Structure
+from sparsesnn.layers.arrays import NeuronArrays
 from sparsesnn.layers.checks import PerNeuron
 from sparsesnn.layers.cuba_lif import CubaLIF
 from sparsesnn.layers.decays import decays
@@ -17,6 +17,7 @@ from sparsesnn.layers.li import LI
 from sparsesnn.layers.lif import LIF, Membrane
 from sparsesnn.layers.neuron import Neuron, parameter
 from sparsesnn.layers.resonator import Resonator
+from sparsesnn.layers.structure import Structure
 
 __all__ = [
     "LI",

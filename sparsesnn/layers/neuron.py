@@ -44,10 +44,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Dict, Optional, Tuple, Type  # 
 
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import arrays as linear_step
-from sparsesnn.layers.arrays import NeuronArrays, Structure
+from sparsesnn.layers.arrays import NeuronArrays
 from sparsesnn.layers.checks import PerNeuron, PerNeuronOrText, check_population
 from sparsesnn.layers.declaration import THRESHOLD, Parameter
 from sparsesnn.layers.equations import Pulled
+from sparsesnn.layers.structure import Structure, structure_of
 from sparsesnn.layers.units import HasDecays
 from sparsesnn.options import Option, option, types_of
 from sparsesnn.surrogate import KINDS, Surrogate, fast_sigmoid
@@ -236,7 +237,7 @@ class Neuron(HasDecays):
         """Which entries of its arrays exist, and what they depend on. Errors: `DescriptionError` for a model that is not linear."""
         if not self.linear:
             raise DescriptionError(f"{type(self).__name__}: {_NOT_LINEAR}")
-        return linear_step.structure(self)
+        return structure_of(self)
 
     @property
     def reads(self) -> Mapping[str, Tuple[str, ...]]:  # noqa: UP006

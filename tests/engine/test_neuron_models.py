@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -12,13 +11,12 @@ import pytest
 import torch
 
 from sparsesnn import _core, reference
-from sparsesnn.engines import entries
 from sparsesnn.engines.cpu import wiring as engine
-from sparsesnn.engines.entries import shape_of
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Neuron, Resonator, shapes
-from sparsesnn.layers.arrays import Structure, structure
+from sparsesnn.layers.shapes import shape_of
+from sparsesnn.layers.structure import Structure
 from sparsesnn.network import Network
 from sparsesnn.options import options_of
 from sparsesnn.spikes import SpikeBatch
@@ -42,21 +40,37 @@ def name_of(population: Neuron) -> str:
 
 @pytest.mark.parametrize("population", DESCRIBED, ids=name_of)
 def test_every_entry_has_a_place_in_the_shape(population: Neuron) -> None:
-    shape, arrays = shape_of(population), structure(population)
+    shape, arrays = shape_of(population), population.structure
     for name in set(arrays.entries) - set(arrays.ones):
         assert name in shape.entries or (name[0] == "r" and f"u{name[1:]}" in shape.entries), name
 
 
-def test_plans_know_the_shapes_of_the_engine() -> None:
+def test_the_shapes_are_those_of_the_engine() -> None:
     """They are declared twice, because a plan needs no compiled engine."""
-    assert [shape.entries for shape in shapes.SHAPES] == list(_core.neuron_shapes().values())
-    for population in DESCRIBED:
-        assert shapes.shape_entries(population.structure) == shape_of(population).entries
-    for n_states, fires, sequential, ones in itertools.product(
-        range(1, 5), (True, False), (True, False), ((), ("B0",))
-    ):
-        model = Structure(n_states, fires, sequential, ("A00", "B0", "c0"), ones, ())
-        assert shapes.shape_entries(model) == entries._shape(model).entries
+    assert {shape.name: shape.entries for shape in shapes.SHAPES} == _core.neuron_shapes()
+    assert [shape.name for shape in shapes.SHAPES] == list(_core.neuron_shapes())
+
+
+@pytest.mark.parametrize(
+    ("n_states", "fires", "in_order", "entries", "ones", "name"),
+    [
+        (1, True, False, ("A00", "r0", "B0"), (), "subtract"),
+        (1, True, False, ("A00", "R00", "B0"), ("B0",), "zero"),
+        (1, True, False, ("A00", "R00", "B0", "c0"), (), "any 1"),
+        (1, False, False, ("A00", "B0"), (), "readout"),
+        (1, False, False, ("A00", "B0", "c0"), (), "any 1"),
+        (2, True, True, ("A00", "A01", "A11", "r0", "B1"), ("B1",), "current.subtract"),
+        (2, True, True, ("A00", "A01", "A11", "r0", "B1"), (), "any 2"),
+        (2, True, False, ("A00", "A01", "A11", "r0", "B1"), ("B1",), "any 2"),
+        (3, False, True, ("A00", "B2"), (), "any 3"),
+    ],
+)
+def test_a_model_takes_the_smallest_shape(
+    n_states: int, fires: bool, in_order: bool, entries: tuple[str, ...], ones: tuple[str, ...], name: str
+) -> None:
+    """The same cases as in tests/cpp/test_neuron.cpp, for the PopART op chooses in C++."""
+    shape = shapes.find_shape(Structure(n_states, fires, in_order, entries, ones, ()))
+    assert (shape.name, shape.fires, shape.in_order) == (name, fires, in_order)
 
 
 def test_models_of_ours_have_shapes_of_their_own() -> None:

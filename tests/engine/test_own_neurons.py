@@ -14,9 +14,9 @@ from torch import Tensor
 
 import sparsesnn as ss
 from sparsesnn.engines.dense.neuron import Spike
-from sparsesnn.engines.entries import shape_of
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import DescriptionError, NumericError
+from sparsesnn.layers.shapes import shape_of
 from sparsesnn.network import Connection, Network
 from sparsesnn.spikes import SpikeBatch
 

@@ -226,22 +226,13 @@ void register_engine(nb::module_& m) {
           "exchange"_a.none() = nb::none());
 
   m.def(
-      "find_shape",
-      [](int n_states, bool fires, bool in_order, std::vector<std::string> entries, std::vector<std::string> ones) {
-        const NeuronShape& shape = find_shape({n_states, fires, in_order, std::move(entries), std::move(ones)});
-        return nb::make_tuple(shape.name, nb::tuple(nb::cast(shape.entries)), nb::tuple(nb::cast(shape.ones)));
-      },
-      nb::kw_only(), "n_states"_a, "fires"_a, "in_order"_a, "entries"_a, "ones"_a,
-      "The smallest compiled shape (codelets/neuron.h) with all of a model's entries: its name, its entries in order, "
-      "and those of\nB that are 1 without an entry.");
-  m.def(
       "neuron_shapes",
       [] {
         nb::dict shapes;
         for (const NeuronShape& shape : neuron_shapes()) shapes[shape.name] = nb::tuple(nb::cast(shape.entries));
         return shapes;
       },
-      "For the name of every compiled shape its entries, in order.");
+      "For the name of every compiled shape its entries, in order; sparsesnn/layers/shapes.py chooses one.");
   m.def("surrogates", &surrogate_names, "Names of the built-in surrogates.");
   m.def(
       "pack_rows", &pack_weight_rows, "spec"_a, "by_sample"_a, "weight"_a, "begin"_a, "end"_a, "out"_a, "name"_a,

@@ -22,14 +22,6 @@ const std::vector<NeuronShape>& neuron_shapes() {
   return shapes;
 }
 
-const NeuronShape& find_shape(const NeuronStructure& model) {
-  for (const NeuronShape& shape : neuron_shapes())
-    if (covers(shape, model)) return shape;
-  throw InputError("DescriptionError", "neuron: no compiled shape has " + std::to_string(model.n_states) +
-                                           " states and these entries; allowed: at most " + std::to_string(max_states) +
-                                           " states");
-}
-
 const NeuronShape& find_shape(const std::string& name) {
   const int k = base::find<base::Shapes>(name.c_str());
   if (k >= 0) return neuron_shapes()[k];

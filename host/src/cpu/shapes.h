@@ -31,9 +31,6 @@ struct NeuronStructure {
   std::vector<std::string> ones;  // entries of B that are 1
 };
 
-// The smallest shape with all entries of a model. Throws InputError if there is none.
-const NeuronShape& find_shape(const NeuronStructure& model);
-
 // By name. Throws InputError for an unknown name.
 const NeuronShape& find_shape(const std::string& name);
 

@@ -245,15 +245,6 @@ NB_MODULE(SPARSESNN_IPU_MODULE, m) {
           "name"_a, "The host's memory of a stream, as a flat NumPy array.")
       .def("names", &Program::names);
 
-  m.def(
-      "find_shape",
-      [](int n_states, bool fires, bool in_order, std::vector<std::string> entries, std::vector<std::string> ones) {
-        const auto& shape = shape_for({n_states, fires, in_order, std::move(entries), std::move(ones)});
-        return nb::make_tuple(shape.name, shape.entries);
-      },
-      nb::kw_only(), "n_states"_a, "fires"_a, "in_order"_a, "entries"_a, "ones"_a,
-      "Name and entries of the smallest compiled shape of neurons with these entries.");
-
 #ifdef SPARSESNN_POPLAR_SDK
   m.attr("has_sdk") = true;
   // Before mpi4py ends MPI, through which processes of PopRun communicate.

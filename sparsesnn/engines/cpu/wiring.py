@@ -13,8 +13,9 @@ from torch import Tensor
 from sparsesnn import _core
 from sparsesnn.bounds import bounded
 from sparsesnn.engines.cpu.lists import to_array
-from sparsesnn.engines.entries import as_float32, entries_of, shape_of
+from sparsesnn.engines.entries import as_float32, entries_of
 from sparsesnn.layers import is_readout
+from sparsesnn.layers.shapes import shape_of
 from sparsesnn.parameters import DELAYS, Incoming, PopulationModule
 from sparsesnn.placement import cpu_tile_width
 from sparsesnn.synapses import Synapses

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sparsesnn.engines.entries import Entries, Shape, entries_of, shape_of
+from sparsesnn.engines.entries import Entries, entries_of
 from sparsesnn.layers import Neuron, is_readout
+from sparsesnn.layers.shapes import Shape, shape_of
 
 
 class Numbers(NamedTuple):

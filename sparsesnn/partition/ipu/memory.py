@@ -32,7 +32,7 @@ import numpy as np
 
 from sparsesnn.layers import Input
 from sparsesnn.layers.declaration import fires, kept_states, n_learnt, trained_entries
-from sparsesnn.layers.shapes import shape_entries
+from sparsesnn.layers.shapes import shape_of
 from sparsesnn.partition.plan import Plan
 
 ITEMS = (
@@ -156,7 +156,7 @@ def shard_items(plan: Plan, name: str, n: int, a: MemoryAssumptions = ASSUMPTION
 
 def n_entries(population: Any) -> int:
     """Numbers of a neuron's arrays on a tile: the entries of the smallest compiled shape that has all of the model's."""
-    return len(shape_entries(population.structure))
+    return len(shape_of(population).entries)
 
 
 def shard_receives(plan: Plan, name: str) -> dict[str, int]:
