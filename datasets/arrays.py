@@ -91,12 +91,43 @@ def room(n: int, dtype: Any) -> Array:
     n_bytes = n * np.dtype(dtype).itemsize
     if n_bytes < _LARGE:
         return np.empty(n, dtype)
+    with _spare_folder(n_bytes) as folder, tempfile.TemporaryFile(dir=folder) as file:
+        os.posix_fallocate(file.fileno(), 0, n_bytes)  # a full disk raises an error here, but a signal later
+        return np.asarray(np.memmap(file, dtype, "r+", shape=(n,)))
+
+
+class Growing:
+    """A flat array of unknown length, in an unnamed file: `append` pieces, then take the `whole`.
+
+    Raises:
+        DataError: the disk is full.
+    """
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype, self.n = np.dtype(dtype), 0
+        with _spare_folder(0) as folder:
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  closed by whole
+
+    def append(self, values: Array) -> None:
+        """Adds entries at the end."""
+        self.n += values.size
+        with _spare_folder(self.n * self.dtype.itemsize):
+            self._file.write(values.astype(self.dtype).data)
+
+    def whole(self) -> Array:
+        """All entries. Called once."""
+        with _spare_folder(self.n * self.dtype.itemsize), self._file as file:
+            file.flush()
+            return np.asarray(np.memmap(file, self.dtype, "r+", shape=(self.n,))) if self.n else np.empty(0, self.dtype)
+
+
+@contextlib.contextmanager
+def _spare_folder(n_bytes: int) -> Iterator[str]:
+    """A folder on a disk for temporary files; an `OSError`, such as a full disk, becomes a `DataError`."""
     given = any(os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     folder = "/var/tmp" if not given and os.access("/var/tmp", os.W_OK) else tempfile.gettempdir()  # /tmp may be memory
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, n_bytes)  # a full disk raises an error here, but a signal later
-            return np.asarray(np.memmap(file, dtype, "r+", shape=(n,)))
+        yield folder
     except OSError as error:
         raise DataError(
             f"converting needs {n_bytes:,} bytes temporarily in {folder}: {error.strerror}; free some space, or set TMPDIR to another folder"

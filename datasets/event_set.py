@@ -18,6 +18,7 @@ from sparsesnn.datasets.binning import Binned, bin_events
 from sparsesnn.datasets.classes import count_classes, numbered, one_label_each, warn_of_other_texts
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.datasets.tonic_sets import read_tonic
+from sparsesnn.datasets.windows import bin_recordings
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.event_times import Clock
 from sparsesnn.ids import MAX_UINT16_NEURONS
@@ -256,6 +257,58 @@ class EventSet:
         window: dict[str, Any] = {"n_steps": n_steps, "dt_us": dt_us, "pool": pool, "duplicates": duplicates}
         return cls.from_binned(
             **read_tonic(dataset, **window, start=start, sensor_size=sensor_size, classes=classes, stacklevel=4)
+        )
+
+    @classmethod
+    def from_recordings(
+        cls,
+        paths: Any,
+        *,
+        n_steps: int,
+        dt_us: float,
+        stride_us: float | None = None,
+        labels: Any = None,
+        classes: Sequence[Any] | None = None,
+        pool: int = 1,
+        duplicates: str = "binary",
+        sensor_size: Sequence[int] | None = None,
+        time_unit: str = "",
+    ) -> EventSet:
+        """Makes a set from files of event cameras, each cut into windows of n_steps·dt_us; see `datasets.event_files`.
+
+        All windows of one recording belong to the same member of the group "recording", which `split_validation` never divides.
+
+        Args:
+            paths: a file, several, or a folder with CLASS/recording: .aedat4, .raw (EVT3, EVT2), .dat, or text with lines `t x y p`.
+            n_steps, dt_us, duplicates: see `binning.bin_events`.
+            stride_us: from the start of one window to that of the next; None: windows follow one another.
+            labels: for each recording a label, or its intervals `(start_us, stop_us, label)`, as the recording counts time. Windows
+                begin at an interval's start and end by its end. None: the file `NAME.labels.csv` next to a recording (see
+                `datasets.intervals`), else the folder that holds it.
+            classes: as in `from_events`.
+            pool: pixels that share a neuron, in x and in y.
+            sensor_size: (width, height); None: that in the files' headers, else the largest pixels.
+            time_unit: "us", "ms" or "s", for text files that do not name it; "": see `datasets.text_events`.
+
+        Raises:
+            DataError: a file that is missing, damaged or has no label; the window is longer than every recording.
+            MissingDependencyError: the package that reads a camera's files is not installed.
+            ConfigError: an invalid window.
+
+        Warns if most windows have no events.
+        """
+        window: dict[str, Any] = {"n_steps": n_steps, "dt_us": dt_us, "stride_us": stride_us, "pool": pool}
+        return cls.from_binned(
+            **bin_recordings(
+                paths,
+                **window,
+                labels=labels,
+                classes=classes,
+                duplicates=duplicates,
+                sensor_size=sensor_size,
+                time_unit=time_unit,
+                stacklevel=4,
+            )
         )
 
     # ---- properties --------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
     sparsesnn train events --data events.npz          also .h5: t_us (or t_ms, t_s), unit (or x, y, p), sample, label
     sparsesnn train events --data folder              with train.npz, test.npz, valid.npz, or names that end so: mine_train.h5
+    sparsesnn train events --data folder --set data.dt_ms=10       with CLASS/recording.raw, .aedat4, .dat, .txt or .csv
     sparsesnn train events --data mine.py:digits      the result of digits() in mine.py; give it to eval and --resume too
     sparsesnn data check events.npz                   a summary of a file, and a picture
 
@@ -11,6 +12,10 @@ and in `sample`, the number of its sample; every sample has a `label`, a number 
 of channels, with or without `extra/`. A function returns such arrays in a dict, an `EventSet`, or a dict of `EventSet`s
 by part. Unit order: unit // pool; pixels as id = x + W*(y + H*p).
 
+Recordings of cameras (`.aedat4`, `.raw`, `.dat`, or text with lines `t x y p`) are cut into windows of n_steps, one after another or every
+`stride_ms`; without `dt_ms` each recording is one sample. Labels are the names of folders, or intervals in `recording.labels.csv`, with
+the lines `start_s,stop_s,label` and one for each. The windows of one recording stay in one part, and are a member of the group `recording`.
+
 Without parts a fifth of each class is held out as the test part, and a tenth for validation (`data.test`, `data.valid`).
 If training and test share people, the accuracy is overrated: give groups, and hold out whole groups.
 """
@@ -19,7 +24,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import itertools
 import math
 import re
 import traceback
@@ -33,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsesnn import event_times
-from sparsesnn.datasets import cache
+from sparsesnn.datasets import cache, event_files, windows
 from sparsesnn.datasets.binning import Binned, bin_flat, check_window, duplicates_option, max_count, pooled, step_us
 from sparsesnn.datasets.classes import count_classes, matched_by_name
 from sparsesnn.datasets.convert import progress_bar
@@ -41,7 +45,8 @@ from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.datasets.files import is_hidden
 from sparsesnn.datasets.recording import PARTS, Recording, from_arrays, join, read
 from sparsesnn.datasets.sensor import Sensor
-from sparsesnn.errors import DataError
+from sparsesnn.datasets.windows import Source, Window, read_recordings
+from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.event_times import STARTS
 from sparsesnn.options import option
 
@@ -59,10 +64,10 @@ RECIPE = {
 _MAX_STEP_US = 1e12
 _FUNCTION = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)")
 _ENDINGS = (".npz", ".h5", ".hdf5")
+#: of recordings of a camera
+RECORDINGS = event_files.ENDINGS
 #: entries of a description: likely mistakes, and oddities that may be intended; absent if there are none
 PROBLEMS, NOTES = "problems", "notes"
-#: events binned at once
-_BLOCK_EVENTS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,12 @@ class Options:
         1, "neighboring units that share a neuron; for a camera, pixels in x and in y", low=1, high=1_000_000
     )
     duplicates: str = duplicates_option()
+    stride_ms: float = option(
+        0.0, "from one window of a recording to the next, milliseconds; 0: windows follow one another", low=0
+    )
+    time_unit: str = option(
+        "", "unit of the times in a text file that does not name it: us, ms or s", choices=("", "us", "ms", "s")
+    )
 
 
 def load(
@@ -112,7 +123,7 @@ def load(
 def _load(split: str, data_dir: Path | None, cache_dir: Path | None, options: Options) -> EventSet:
     if data_dir is None:
         raise DataError(
-            "events: no file was given; give --data FILE.npz, FILE.h5, a folder of them, or FILE.py:FUNCTION"
+            "events: no file was given; give --data FILE.npz, FILE.h5, a camera's recording, a folder of them, or FILE.py:FUNCTION"
         )
     max_count(options.duplicates)  # checked before searching for files
     if function := function_of(data_dir):
@@ -121,16 +132,21 @@ def _load(split: str, data_dir: Path | None, cache_dir: Path | None, options: Op
         if isinstance(made, Recording):
             return _part_of(made, split, options, {"source": name})
         return _with_parts(made, split, str(data_dir))
-    files = find_files(data_dir)
+    sources = find_recordings(data_dir)
+    files = {str(path): path for x in sources for path in x.files} or find_files(data_dir)
     source = cache.tree_identity(Path(), [str(path) for path in files.values()])
     source |= {"name": data_dir.name}
     source.pop("names_sizes_sha256")  # a hash of absolute paths; a copy elsewhere is the same data
     source |= {"edges": [cache.source_identity(path)["edges_sha256"] for path in files.values()]}
     parameters = {"name": "events", "split": split, "source": source, "files": list(files), **_in_files(options)}
+    if sources:  # a copy elsewhere is the same data
+        parameters["files"] = [source.name for source in sources]
     parameters["times"] = event_times.VERSION
+    window = window_asked(options, bool(sources))
 
     def build() -> EventSet:
-        return _part_of(read_files(files), split, options, {"source": cache.without_times(source)})
+        recording = read_recordings(sources, window, time_unit=options.time_unit) if sources else read_files(files)
+        return _part_of(recording, split, options, {"source": cache.without_times(source)})
 
     return cache.load_or_build(parameters, build, cache_dir)
 
@@ -139,6 +155,25 @@ def function_of(place: str | Path) -> tuple[Path, str] | None:
     """The absolute path of FILE.py and the name of FUNCTION; None if `place` is not FILE.py:FUNCTION."""
     match = _FUNCTION.fullmatch(str(place))
     return None if match is None else (Path(match["path"]).expanduser().absolute(), match["name"])
+
+
+def find_recordings(place: Path) -> list[Source]:
+    """The recordings of a camera in a file or folder; none if it holds arrays."""
+    if place.is_dir() and any(
+        path.suffix.lower() in _ENDINGS and re.split(r"[_-]", path.stem)[-1] in PARTS for path in place.iterdir()
+    ):
+        return []
+    return windows.find(place)
+
+
+def window_asked(options: Options, of_recordings: bool) -> Window:
+    """The window that recordings are cut into; `ConfigError` for a stride without recordings, or without a width of steps."""
+    if options.stride_ms and not (of_recordings and options.dt_ms):
+        problem = "data.dt_ms is not given" if of_recordings else "these are no recordings of a camera"
+        raise ConfigError(
+            f"data.stride_ms: is {options.stride_ms:g}, but {problem}; give data.dt_ms with recordings, or leave it out"
+        )
+    return Window(step_us(options.dt_ms) if options.dt_ms else 0.0, options.n_steps, options.stride_ms * 1e3)
 
 
 def find_files(place: Path) -> dict[str, Path]:
@@ -150,7 +185,7 @@ def find_files(place: Path) -> dict[str, Path]:
     if not place.is_dir():
         if not place.is_file():
             raise DataError(
-                f"events: {place} is neither a file nor a folder; give {', '.join(_ENDINGS)}, or FILE.py:FUNCTION"
+                f"events: {place} is neither a file nor a folder; give {', '.join((*_ENDINGS, *RECORDINGS))}, or FILE.py:FUNCTION"
             )
         return {"": place}
     files: dict[str, Path] = {}
@@ -165,7 +200,10 @@ def find_files(place: Path) -> dict[str, Path]:
                 )
             files[part] = path
     if "train" not in files:
-        raise DataError(f"{place}: holds no train.npz (or .h5, or mine_train.npz); found: {', '.join(files) or 'none'}")
+        raise DataError(
+            f"{place}: holds no train.npz (or .h5, or mine_train.npz), and no recordings CLASS/NAME ({', '.join(RECORDINGS)}); "
+            f"found: {', '.join(files) or 'none'}"
+        )
     return files
 
 
@@ -193,7 +231,11 @@ def window_of(recording: Recording, options: Options) -> float:
 
 def _in_files(options: Options) -> dict[str, Any]:
     """The options as caches and checkpoints store them: with `n_units`, so that those of earlier versions stay valid."""
-    return {"n_units" if name == "n_neurons" else name: value for name, value in asdict(options).items()}
+    known = asdict(options)
+    for later in ("stride_ms", "time_unit"):
+        if not known[later]:
+            del known[later]
+    return {"n_units" if name == "n_neurons" else name: value for name, value in known.items()}
 
 
 def _part_of(recording: Recording, split: str, options: Options, more: Mapping[str, Any]) -> EventSet:
@@ -217,7 +259,7 @@ def _part_of(recording: Recording, split: str, options: Options, more: Mapping[s
     begins = first if options.start == "first" else np.zeros(len(recording))
     n_all = int(recording.n_events[chosen].sum())
     with progress_bar(f"converting events {split}", n_all, large=True) as bar:
-        for block in _blocks(recording.n_events[chosen]):
+        for block in windows.blocks(recording.n_events[chosen]):
             samples = chosen[block]
             n_events = recording.n_events[samples]
             places = np.concatenate([np.arange(starts[s], starts[s + 1]) for s in samples] or [np.empty(0, np.int64)])
@@ -245,6 +287,7 @@ def _part_of(recording: Recording, split: str, options: Options, more: Mapping[s
     problems = [
         *recording.precision.notes(np.concatenate(recording.spans), dt_us),
         *recording.wraps.texts(window_problem),
+        *recording.problems,
     ]
     notes = recording.notes(options.start)
     return EventSet.from_binned(
@@ -264,26 +307,20 @@ def _part_of(recording: Recording, split: str, options: Options, more: Mapping[s
             **({} if sensor is None else {"sensor": sensor.entry()}),
             **({PROBLEMS: problems} if problems else {}),
             **({NOTES: notes} if notes else {}),
+            **({windows.TOGETHER: recording.together} if recording.together else {}),
         },
     )
-
-
-def _blocks(n_events: npt.NDArray[np.int64]) -> list[slice]:
-    """Samples to bin together; one empty block if there are none."""
-    block = (np.cumsum(n_events) - n_events) // _BLOCK_EVENTS
-    edges = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), n_events.size]
-    return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
 
 def _units(
     recording: Recording, options: Options
 ) -> tuple[Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]], int, Sensor | None]:
     """A function from events to their cells int64[E], the number of cells, and the sensor of a camera."""
-    sizes = {}
-    for name, key in (("unit", "n_neurons"), ("x", "width"), ("y", "height")):
+    sizes, (width, height) = {}, recording.sensor or (0, 0)
+    for name, key, own in (("unit", "n_neurons", 0), ("x", "width", width), ("y", "height", height)):
         if name in recording.places:
             most = int(recording.places[name].max(initial=0))
-            sizes[name] = getattr(options, key) or most + 1
+            sizes[name] = getattr(options, key) or own or most + 1
             if recording.t_us.size and most >= sizes[name]:
                 raise DataError(
                     f"{recording.source}: {name} reaches {most}; data.{key} is {sizes[name]}; raise it, or give 0"

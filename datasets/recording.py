@@ -65,6 +65,9 @@ class Recording:
         unread: names of ignored arrays.
         precision: of the times as given.
         wraps: of clocks.
+        sensor: width and height of the camera; None: the largest pixels say.
+        together: a group whose members are never divided between parts; "": none.
+        problems, remarks: likely mistakes, and oddities that may be intended.
     """
 
     t_us: npt.NDArray[np.float64]
@@ -79,6 +82,10 @@ class Recording:
     unread: Sequence[str] = field(default_factory=list)
     precision: Precision = field(default_factory=lambda: Precision(np.dtype(np.int64)))
     wraps: Wraps = field(default_factory=Wraps)
+    sensor: tuple[int, int] | None = None
+    together: str = ""
+    problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return self.n_events.size
@@ -105,6 +112,7 @@ class Recording:
     def notes(self, start: str) -> list[str]:
         """Oddities that may be intended, one line each; `start`: see `event_times.STARTS`."""
         texts = [f"not read: {', '.join(self.unread[:_MOST_NAMES])}"] if self.unread else []
+        texts += self.remarks
         if empty := int((self.n_events == 0).sum()):
             texts.append(f"{count(empty, 'sample')} without events")
         if start == "zero" and (early := int((self.t_us < 0).sum())):

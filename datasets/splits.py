@@ -33,7 +33,7 @@ def split_validation(
         event_set: the training part.
         how: "none": nothing is held out. "file:PATH": the samples with the numbers, from 0, in a text file, separated by
             whitespace, with comments after #. "random:SHARE": that share of each class, 0 < SHARE < 1, chosen by `seed`; at
-            least one sample of each class with two or more. "NAME:4,5": the samples whose group NAME (such as "speakers") is
+            least one sample of each class with two or more; if samples are windows of recordings, that share of the recordings. "NAME:4,5": the samples whose group NAME (such as "speakers") is
             one of these numbers or names. Held-out speakers predict the accuracy on new speakers; random samples overrate it.
         seed: of the random choice.
         among: divide only these samples; None: all.
@@ -42,7 +42,8 @@ def split_validation(
     Warns if one part lacks a class of the other.
 
     Raises:
-        ConfigError: another form, an unknown group, a member without samples, or one of the two parts would be empty.
+        ConfigError: another form, an unknown group, a member without samples, one of the two parts would be empty, or windows of
+            one recording would be in both.
     """
     rest, held_out = divide(event_set, how, seed=seed, among=among, option=option)
     if held_out.size:
@@ -57,18 +58,30 @@ def divide(
     """`split_validation` without its warning, for callers that check the classes of all parts together."""
     samples = np.arange(len(event_set), dtype=np.int64) if among is None else among
     kind, _, rest = how.partition(":")
+    together = event_set.description.get("together")
     if kind == "none" and not rest:
         return samples, samples[:0]
     if kind == "file":
         held_out = np.isin(samples, _listed(Path(rest), len(event_set), how, option))
     elif kind == "random":
-        held_out = _random(event_set.labels[samples], how, rest, seed, option)
+        held_out = (
+            _random_members(event_set, samples, together, how, rest, seed, option)
+            if together
+            else _random(event_set.labels[samples], how, rest, seed, option)
+        )
     else:
         held_out = _members(event_set, samples, how, kind, rest, option)
     if held_out.all() or not held_out.any():
         raise ConfigError(
             f"{option}: {how!r} holds out {held_out.sum()} of {held_out.size} samples; both parts need at least one: hold out another share, or 'none'"
         )
+    if together:
+        group = event_set.groups[together][samples]
+        if divided := np.intersect1d(group[held_out], group[~held_out]).tolist():
+            raise ConfigError(
+                f"{option}: {how!r} divides {together} {_name(event_set, together, divided[0])} between two parts, but its windows resemble "
+                f"one another; hold out whole recordings, such as '{together}:{_name(event_set, together, divided[0])}' or 'random:0.2'"
+            )
     return samples[~held_out], samples[held_out]
 
 
@@ -97,7 +110,8 @@ def warn_of_missing_classes(parts: Mapping[str, Indices], names: Sequence[str], 
 
 def overrates(event_set: EventSet, how: str) -> str:
     """A note if a better split is possible; else ""."""
-    groups = [name for name, members in event_set.groups.items() if np.unique(members).size > 1]
+    together = event_set.description.get("together")
+    groups = [name for name, members in event_set.groups.items() if np.unique(members).size > 1 and name != together]
     if not how.startswith("random:") or not groups:
         return ""
     first = int(event_set.groups[groups[0]].min())
@@ -106,6 +120,30 @@ def overrates(event_set: EventSet, how: str) -> str:
         f"{how!r} holds out samples at random, but the data has the groups {', '.join(groups)}: if new {groups[0]} matter, hold out "
         f"some of them ('{groups[0]}:{names[first] if names else first}'), or the accuracy is overrated"
     )
+
+
+def _random_members(
+    event_set: EventSet, samples: Indices, name: str, how: str, rest: str, seed: int, option: str
+) -> npt.NDArray[np.bool_]:
+    """A share of the members of a group, such as recordings: of those whose samples have the same classes, if these are several."""
+    members, of = np.unique(event_set.groups[name][samples], return_inverse=True)
+    if members.size < 2:
+        raise ConfigError(
+            f"{option}: {how!r} holds out whole recordings, but there is one, {_name(event_set, name, int(members[0]))}; give more recordings, or "
+            f"{'none' if option == 'valid' else 'a test part of its own'}"
+        )
+    kinds = [tuple(np.unique(event_set.labels[samples][of == k]).tolist()) for k in range(members.size)]
+    number = {kind: k for k, kind in enumerate(sorted(set(kinds)))}
+    held_out = _random(np.array([number[kind] for kind in kinds]), how, rest, seed, option)
+    if not held_out.any():  # no two recordings have the same classes
+        held_out = _random(np.zeros(members.size, np.int64), how, rest, seed, option)
+    result: npt.NDArray[np.bool_] = held_out[of]
+    return result
+
+
+def _name(event_set: EventSet, group: str, member: int) -> str:
+    names = event_set.group_names.get(group, [])
+    return names[member] if member < len(names) else str(member)
 
 
 def _random(labels: npt.NDArray[np.int64], how: str, rest: str, seed: int, option: str) -> npt.NDArray[np.bool_]:

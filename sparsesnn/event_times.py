@@ -33,7 +33,7 @@ STARTS = ("zero", "first")
 #: a step is given to the nanosecond) and as a share of a step
 _SLACK, _SLACK_US, _SLACK_STEPS = 1e-9, 1e-4, 1e-3
 #: microseconds at which clocks of cameras and microcontrollers wrap
-_PERIODS_US = (2.0**24, 2.0**31, 2.0**32)
+PERIODS_US = (2.0**24, 2.0**31, 2.0**32)
 #: fewest and most numbers tested by `Precision.of`
 _FEWEST_LOOKED_AT, _MOST_LOOKED_AT = 3, 4096
 #: events compared at once
@@ -301,9 +301,9 @@ def unwrap(t_us: Times, n_events: npt.NDArray[np.int64]) -> Wraps:
     ends of a period looks as if its clock wrapped.
     """
     ends, found = np.cumsum(n_events), Wraps()
-    for sample in _with_leaps(t_us, ends, min(_PERIODS_US) / 2):
+    for sample in _with_leaps(t_us, ends, min(PERIODS_US) / 2):
         own = t_us[int(ends[sample] - n_events[sample]) : int(ends[sample])]
-        for period in _PERIODS_US:
+        for period in PERIODS_US:
             if float(own.max()) - float(own.min()) >= period:
                 continue
             if (wraps := _wraps(own, period)) is not None:

@@ -29,15 +29,23 @@ def register(what: Any) -> None:
     check = what.add_parser(
         "check",
         help="summarize a file of your own events, with a picture",
-        description="Reads a .npz or HDF5 file, or a folder with one for each part, and summarizes it: units, rates, "
-        "durations, classes, groups. `sparsesnn data info events` explains the arrays.",
+        description="Reads a .npz or HDF5 file, or a folder with one for each part, or recordings of a camera, and summarizes "
+        "them: units, rates, durations, classes, groups. `sparsesnn data info events` explains the files.",
     )
-    check.add_argument("file", type=Path, metavar="FILE", help=".npz, .h5, or a folder of them")
+    check.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help=".npz, .h5, .aedat4, .raw, .dat, .txt or .csv, or a folder of them",
+    )
     check.add_argument("--out", type=Path, metavar="PICTURE", help="png, svg or pdf (default: FILE-check.png here)")
     check.add_argument(
         "--start",
         choices=STARTS,
         help="start of a sample's time, as data.start in training (default: first if the samples begin late, else zero)",
+    )
+    check.add_argument(
+        "--time-unit", choices=("us", "ms", "s"), default="", help="of the times in a text file that does not name it"
     )
     check.add_argument("--no-plot", action="store_true", help="text only")
     check.set_defaults(run=_check)
@@ -45,7 +53,16 @@ def register(what: Any) -> None:
 
 def _check(options: argparse.Namespace) -> int:
     from sparsesnn.datasets.classes import count_classes
-    from sparsesnn.datasets.events import Options, find_files, function_of, parts_of, read_files, window_of
+    from sparsesnn.datasets.events import (
+        Options,
+        find_files,
+        find_recordings,
+        function_of,
+        parts_of,
+        read_files,
+        window_of,
+    )
+    from sparsesnn.datasets.windows import Window, read_recordings
 
     place = options.file.expanduser()
     if function_of(place):
@@ -53,13 +70,17 @@ def _check(options: argparse.Namespace) -> int:
             f"data check: {place} is a function; give a file or folder of arrays, or draw a sample: "
             f"sparsesnn data show events --data {shlex.quote(str(place))}"
         )
-    recording = read_files(find_files(place))
+    if sources := find_recordings(place):
+        recording = read_recordings(sources, Window(), time_unit=options.time_unit, needs_labels=False)
+    else:
+        recording = read_files(find_files(place))
     count_classes(recording.labels, recording.class_names, f"{place}: label")
     for line in describe(recording, parts_of(recording), options.start or "zero"):
         print(printable(line))
     start = options.start or ("first" if recording.begins_late else "zero")
     dt_us = window_of(recording, Options(start=start))
     more = "" if start == "zero" else f" --set data.start={start}"
+    more += f" --set data.time_unit={options.time_unit}" if options.time_unit else ""
     command = f"sparsesnn train events --data {shlex.quote(str(options.file))}{more}"
     print(printable(f"train    {command}   ({Options.n_steps} steps of {dt_us / 1e3:g} ms)"))
     for text in recording.precision.notes(np.concatenate(recording.spans), dt_us):

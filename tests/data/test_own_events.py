@@ -22,7 +22,7 @@ import sparsesnn as ss
 from sparsesnn.cli import main
 from sparsesnn.datasets import arrays as arrays_module
 from sparsesnn.datasets import events as own_events
-from sparsesnn.datasets import load
+from sparsesnn.datasets import load, windows
 from sparsesnn.datasets.recording import read
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import CodeError, ConfigError, DataError
@@ -753,7 +753,7 @@ def test_pieces_of_any_size_give_the_same(
     for block in (1 << 20, 97, 1):
         monkeypatch.setattr(arrays_module, "BLOCK", block)
         monkeypatch.setattr(arrays_module, "_LARGE", 1 if block < 1000 else 1 << 20)
-        monkeypatch.setattr(own_events, "_BLOCK_EVENTS", 3 * block)
+        monkeypatch.setattr(windows, "_BLOCK_EVENTS", 3 * block)
         made = load("events", data_dir=path, cache_dir=tmp_path / str(block), start="first", pool=2, n_steps=31)
         assert made.path is not None
         found.append((made.path.name, made.path.read_bytes()))
