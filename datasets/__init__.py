@@ -15,6 +15,7 @@ if not __name__.startswith("sparsesnn."):
 from sparsesnn.datasets.augment import Augment
 from sparsesnn.datasets.binning import bin_events
 from sparsesnn.datasets.event_set import EventSet
+from sparsesnn.datasets.file_steps import file_steps
 from sparsesnn.datasets.loading import NAMES, about, defaults, load, options, recipe, split_names
 from sparsesnn.datasets.splits import overrates, split_validation
 
@@ -25,6 +26,7 @@ __all__ = [
     "about",
     "bin_events",
     "defaults",
+    "file_steps",
     "load",
     "options",
     "recipe",

@@ -41,7 +41,7 @@ ENDINGS = (*BEGINNINGS, *TEXTS)
 
 #: seconds that a reader may take for the next block
 SECONDS = 30.0
-#: most by which an event may precede the one before it, microseconds: packets of a camera overlap a little
+#: most by which an event may be earlier than one before it, microseconds: packets of a camera overlap a little
 LATE_US = 10_000.0
 #: times are whole microseconds up to this
 _LATEST_US = 2.0**53
@@ -72,7 +72,7 @@ class EventFile:
     wraps: Wraps = field(default_factory=Wraps)
 
     def blocks(self) -> Iterator[Block]:
-        """The events in the order of the file, once. Each precedes the one before it by at most `LATE_US`.
+        """The events in the order of the file, once. Each is at most `LATE_US` earlier than the latest one before it.
 
         Raises:
             DataError: there are no events, or too many; an event lies beyond the sensor; time goes back.
@@ -169,31 +169,33 @@ class _Clock:
 
     def __init__(self, path: Path, wraps: Wraps) -> None:
         self.path, self.wraps = path, wraps
-        self.added, self.last, self.n = 0.0, -np.inf, 0
+        self.added, self.latest, self.before, self.n = 0.0, -np.inf, 0.0, 0
 
     def going_on(self, t_us: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """The times of the next events: a fall by almost a period is a wrap, and moves what follows."""
+        """The times of the next events. A fall by almost a period is a wrap, and moves the events that follow."""
         if not t_us.size:
             return t_us
-        if not np.isfinite(t_us).all() or float(np.abs(t_us).max()) > _LATEST_US:
+        if not (np.abs(t_us) <= _LATEST_US).all():
             raise DataError(
-                f"{self.path}: has an event at {t_us[np.argmax(~(np.abs(t_us) <= _LATEST_US))]:g} us; allowed: up to 2^53 us; the file is "
-                "damaged, get a fresh copy"
+                f"{self.path}: has an event at {t_us[np.argmax(np.abs(t_us))]:g} us; allowed: up to 2^53 us; the file is damaged, get a "
+                "fresh copy"
             )
-        t_us = t_us + self.added
-        rise = np.diff(t_us, prepend=self.last if self.n else t_us[0])
-        for k in np.flatnonzero(rise < -LATE_US).tolist():
-            period = next((x for x in PERIODS_US if x * 31 / 32 <= -rise[k] <= x), None)
-            if period is None:
-                raise DataError(
-                    f"{self.path}: time goes back by {-rise[k] / 1e6:g} s at event {self.n + k:,}; allowed: {LATE_US / 1e3:g} ms, or the "
-                    "wrap of a clock; the recording was started anew there: cut the file, or sort its events"
-                )
-            t_us[k:] += period
-            self.added += period
-            self.wraps.moved[period] = 1  # of samples, and a file is one
-        self.n += t_us.size
-        self.last = float(t_us[-1])
+        fall = -np.diff(t_us, prepend=self.before if self.n else t_us[0])
+        self.before, t_us = float(t_us[-1]), t_us + self.added
+        for period in PERIODS_US:
+            wraps = (fall >= period * 31 / 32) & (fall <= period)
+            if wraps.any():
+                self.wraps.moved[period] = 1  # of samples, and a file is one
+                t_us += period * np.cumsum(wraps)
+                self.added += period * int(wraps.sum())
+        latest = np.maximum.accumulate(np.maximum(t_us, self.latest))
+        if (early := latest - t_us > LATE_US).any():
+            k = int(np.argmax(early))
+            raise DataError(
+                f"{self.path}: time goes back by {(latest[k] - t_us[k]) / 1e6:g} s at event {self.n + k:,}; allowed: {LATE_US / 1e3:g} ms, or "
+                "the wrap of a clock; if the recording was started anew there, cut the file; else sort its events"
+            )
+        self.n, self.latest = self.n + t_us.size, float(latest[-1])
         return t_us
 
 
