@@ -97,7 +97,7 @@ def room(n: int, dtype: Any) -> Array:
 
 
 class Growing:
-    """A flat array of unknown length, in an unnamed file: `append` pieces, then take the `whole`.
+    """A flat array of unknown length, in an unnamed file: `append` pieces, take the `whole`, and `close` the file.
 
     Raises:
         DataError: the disk is full.
@@ -106,7 +106,7 @@ class Growing:
     def __init__(self, dtype: Any) -> None:
         self.dtype, self.n = np.dtype(dtype), 0
         with _spare_folder(0) as folder:
-            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  closed by whole
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  closed by close
 
     def append(self, values: Array) -> None:
         """Adds entries at the end."""
@@ -115,10 +115,18 @@ class Growing:
             self._file.write(values.astype(self.dtype).data)
 
     def whole(self) -> Array:
-        """All entries. Called once."""
-        with _spare_folder(self.n * self.dtype.itemsize), self._file as file:
-            file.flush()
-            return np.asarray(np.memmap(file, self.dtype, "r+", shape=(self.n,))) if self.n else np.empty(0, self.dtype)
+        """All entries; they stay when the file is closed."""
+        with _spare_folder(self.n * self.dtype.itemsize):
+            self._file.flush()
+            return (
+                np.asarray(np.memmap(self._file, self.dtype, "r+", shape=(self.n,)))
+                if self.n
+                else np.empty(0, self.dtype)
+            )
+
+    def close(self) -> None:
+        """Closes the file; what was not taken is lost."""
+        self._file.close()
 
 
 @contextlib.contextmanager

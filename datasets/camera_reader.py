@@ -4,7 +4,7 @@
 memory and on the time between two blocks of events, which the system enforces: SIGALRM ends a process that does not handle it,
 even inside native code. It imports nothing from sparsesnn, which would take seconds. Nothing is pickled.
 
-Standard input: one line of JSON, `{"path", "modules" (sys.path), "seconds"}`. Standard output: `{"sensor": [width, height]}`, then
+Standard input: one line of JSON, `{"path", "type" (faery's word), "modules" (sys.path), "seconds"}`. Standard output: `{"sensor": [width, height]}`, then
 per block `{"n": n}` and the bytes of t int64[n] (microseconds), x and y uint16[n], p uint8[n]; at last `{"done": true}` or `{"error": text}`.
 """
 
@@ -67,7 +67,7 @@ def serve(request: Any, out: BinaryIO) -> None:
     import faery
 
     limit(os.stat(request["path"]).st_size)  # noqa: PTH116
-    stream = faery.events_stream_from_file(request["path"])
+    stream = faery.events_stream_from_file(request["path"], file_type=request["type"])
     say(out, {"sensor": [int(side) for side in stream.dimensions()]})
     for n, data in blocks(stream, request["seconds"]):
         say(out, {"n": n})

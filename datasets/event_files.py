@@ -36,6 +36,8 @@ from sparsesnn.regular_file import check_regular
 
 #: endings, and the bytes with which such a file begins: a file without a header would be decoded as whatever is the default
 BEGINNINGS = {".aedat4": b"#!AER-DAT4.0\r\n", ".raw": b"% ", ".dat": b"% "}
+#: faery's words for the formats
+_TYPES = {".aedat4": "aedat", ".raw": "evt", ".dat": "dat"}
 TEXTS = (".txt", ".csv")
 ENDINGS = (*BEGINNINGS, *TEXTS)
 
@@ -224,7 +226,12 @@ def _decoder(path: Path) -> Iterator[tuple[tuple[int, int], Iterator[Block]]]:
     )
     assert process.stdin is not None, "opened with a pipe"
     assert process.stdout is not None, "opened with a pipe"
-    request = {"path": str(path.absolute()), "modules": sys.path, "seconds": SECONDS}
+    request = {
+        "path": str(path.absolute()),
+        "type": _TYPES[path.suffix.lower()],
+        "modules": sys.path,
+        "seconds": SECONDS,
+    }
     try:
         with suppress(BrokenPipeError):  # it died at once: its answer is missing, which is reported below
             process.stdin.write(json.dumps(request).encode() + b"\n")

@@ -60,6 +60,8 @@ def file_steps(
         check_window(n_steps=1, dt_us=dt_us, pool=pool, n_units=max(width, height))
         grid, now = Sensor(pooled(width, pool), pooled(height, pool), 2), 0
         for step, unit in _cells(file, dt_us, pool, grid, (width, height)):
+            if not step.size:
+                continue
             bounds = np.flatnonzero(np.diff(step, prepend=now - 1)).tolist()
             for first, last in zip(bounds, [*bounds[1:], step.size], strict=True):
                 while now < step[first]:

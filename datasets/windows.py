@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import warnings
@@ -40,6 +41,8 @@ from sparsesnn.wording import count
 GROUP = "recording"
 #: the entry of a description that names it
 TOGETHER = "together"
+#: most windows of a set
+MAX_WINDOWS = 1_000_000
 #: events binned at once
 _BLOCK_EVENTS = 4_000_000
 
@@ -67,13 +70,17 @@ class Window:
     def length_us(self) -> float:
         return self.dt_us * self.n_steps
 
-    def starts(self, start_us: float, stop_us: float) -> npt.NDArray[np.float64]:
-        """Where windows begin between two times; a stretch shorter than a window has one."""
+    def n_windows(self, start_us: float, stop_us: float) -> int:
+        """The number of windows between two times; a stretch shorter than a window has one."""
         if not self.dt_us:
-            return np.array([start_us])
-        stride = self.stride_us or self.length_us
+            return 1
         room = stop_us - start_us - self.length_us
-        return start_us + stride * np.arange(1 + max(0, int(np.floor(room / stride + 1e-9))), dtype=np.float64)
+        return 1 + max(0, int(np.floor(room / (self.stride_us or self.length_us) + 1e-9)))
+
+    def starts(self, start_us: float, stop_us: float) -> npt.NDArray[np.float64]:
+        """Where these windows begin."""
+        stride = self.stride_us or self.length_us
+        return start_us + stride * np.arange(self.n_windows(start_us, stop_us), dtype=np.float64)
 
     def __str__(self) -> str:
         return f"the window of {count(self.n_steps, 'step')} of {self.dt_us / 1e3:g} ms, {self.length_us / 1e3:g} ms,"
@@ -195,6 +202,11 @@ class _Cuts:
     n_events: int = 0
     n_outside: int = 0
 
+    def close(self) -> None:
+        """Closes the files of the events."""
+        for column in (self.t_us, *self.places.values()):
+            column.close()
+
     def add(self, k: int, source: Source, events: Events, window: Window) -> None:
         """The windows of recording number k."""
         t = events.t_us
@@ -208,6 +220,12 @@ class _Cuts:
                     f"{source.path}: its intervals lie between {stretches[0].start_us:g} and {max(x.stop_us for x in stretches):g} us, its "
                     f"events between {t[0]:.17g} and {t[-1]:.17g}; give intervals as the recording counts time"
                 )
+        n = len(self.source) + sum(window.n_windows(start, stop) for start, stop, _ in stretches)
+        if n > MAX_WINDOWS:
+            raise DataError(
+                f"{source.path}: {t.size:,} events from {t[0]:.17g} to {t[-1]:.17g} us make {n:,} windows, with those before; allowed: "
+                f"{MAX_WINDOWS:,}; give a longer window or stride, or intervals"
+            )
         used = np.zeros(t.size + 1, np.int64)
         for start, stop, label in stretches:
             self.longest = max(self.longest, (min(stop, float(t[-1])) - start, source.name))
@@ -252,12 +270,21 @@ def read_recordings(
             "start_s,stop_s,label and one line for each, or give a folder of recordings, CLASS/recording"
         )
     cuts, wraps = _Cuts(), Wraps()
-    with progress_bar(f"reading {count(len(sources), 'recording')}", len(sources)) as bar:
+    with (
+        contextlib.closing(cuts),
+        progress_bar(f"reading {count(len(sources), 'recording')}", len(sources)) as bar,
+    ):
         for k, source in enumerate(sources):
             events = read_events(source.path, time_unit)
             wraps += events.wraps
             cuts.add(k, source, events, window)
             bar.update(1)
+        return _recording(cuts, sources, window, wraps, classes)
+
+
+def _recording(
+    cuts: _Cuts, sources: Sequence[Source], window: Window, wraps: Wraps, classes: Sequence[Any] | None
+) -> Recording:
     where = str(
         sources[0].path if len(sources) == 1 else Path(os.path.commonpath([x.path.absolute() for x in sources]))
     )
@@ -338,6 +365,7 @@ def bin_recordings(
         warnings.warn(f"from_recordings: {recording.source}: {text}", UserWarning, stacklevel=stacklevel + 1)
     warn_of_other_texts(recording.class_names, "from_recordings", chosen=classes is not None, stacklevel=stacklevel + 1)
     width, height = _size(recording, sensor_size)
+    _, _, pool, _ = check_window(n_steps=n_steps, dt_us=dt_us, pool=pool, n_units=max(width, height))
     side_x, side_y = pooled(width, pool), pooled(height, pool)
     at, starts, parts = recording.places, recording.starts, []
     for some in blocks(recording.n_events):
