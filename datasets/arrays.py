@@ -125,7 +125,7 @@ class Growing:
             )
 
     def close(self) -> None:
-        """Closes the file; what was not taken is lost."""
+        """Closes the file; entries that `whole` has not returned are lost."""
         self._file.close()
 
 

@@ -4,8 +4,8 @@
 memory and on the time between two blocks of events, which the system enforces: SIGALRM ends a process that does not handle it,
 even inside native code. It imports nothing from sparsesnn, which would take seconds. Nothing is pickled.
 
-Standard input: one line of JSON, `{"path", "type" (faery's word), "modules" (sys.path), "seconds"}`. Standard output: `{"sensor": [width, height]}`, then
-per block `{"n": n}` and the bytes of t int64[n] (microseconds), x and y uint16[n], p uint8[n]; at last `{"done": true}` or `{"error": text}`.
+Standard input: one line of JSON, `{"path", "type" (faery's word), "modules" (sys.path), "seconds"}`.
+Standard output: `{"sensor": [width, height]}`, then per block `{"n": n}` and the bytes of t int64[n] (microseconds), x and y uint16[n], p uint8[n]; at last `{"done": true}` or `{"error": text}`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def say(out: BinaryIO, message: Any) -> None:
 
 
 def main() -> None:
-    """Answers one request. What a decoder prints goes to standard error, not among the events."""
+    """Answers one request. Output of a decoder goes to standard error, not among the events."""
     request = json.loads(sys.stdin.readline())
     sys.path[:] = request["modules"]
     with os.fdopen(os.dup(1), "wb") as out:
@@ -91,7 +91,7 @@ def main() -> None:
         try:
             serve(request, out)
         except BrokenPipeError:
-            os._exit(0)  # nobody reads on
+            os._exit(0)  # no one reads on
         except BaseException as error:  # a panic of native code is no Exception
             say(out, {"error": f"{error}" or type(error).__name__})
 

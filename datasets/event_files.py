@@ -2,7 +2,7 @@
 
 | ending | format | reader |
 |---|---|---|
-| `.aedat4` | AEDAT4 (iniVation) | the package faery, in a process of its own (`camera_reader`) |
+| `.aedat4` | AEDAT4 (iniVation) | the package faery, in a separate process (`camera_reader`) |
 | `.raw` | EVT3 and EVT2 (Prophesee) | the same |
 | `.dat` | DAT (Prophesee) | the same |
 | `.txt`, `.csv` | a line `t x y p` for each event (`text_events`) | NumPy |
@@ -195,7 +195,7 @@ class _Clock:
             k = int(np.argmax(early))
             raise DataError(
                 f"{self.path}: time goes back by {(latest[k] - t_us[k]) / 1e6:g} s at event {self.n + k:,}; allowed: {LATE_US / 1e3:g} ms, or "
-                "the wrap of a clock; if the recording was started anew there, cut the file; else sort its events"
+                "the wrap of a clock; if the recording was restarted there, cut the file; else sort its events"
             )
         self.n, self.latest = self.n + t_us.size, float(latest[-1])
         return t_us
@@ -209,7 +209,7 @@ def _decoder(path: Path) -> Iterator[tuple[tuple[int, int], Iterator[Block]]]:
     """The sensor and the blocks of a file, from a process that ends with the context, whatever happens."""
     if not sys.executable:
         raise DataError(
-            f"{path}: is read by a process of its own, which this Python cannot start because sys.executable is empty; run it as a program"
+            f"{path}: is read by a separate process, which this Python cannot start because sys.executable is empty; run it as a program"
         )
     process = subprocess.Popen(
         [sys.executable, "-I", camera_reader.__file__],

@@ -1,4 +1,4 @@
-"""Labelled intervals of a recording: a text file next to it, or `(start_us, stop_us, label)` for each.
+"""Labeled intervals of a recording: a text file next to it, or `(start_us, stop_us, label)` for each.
 
     start_s,stop_s,label      the header names the unit: start_us, start_ms or start_s, and stop likewise
     0.5,3.25,left             times as the recording counts them; separated by commas or tabs, or by spaces
@@ -33,7 +33,7 @@ class Interval(NamedTuple):
     label: Any
 
 
-def beside(recording: Path) -> Path | None:
+def file_of(recording: Path) -> Path | None:
     """The file with the intervals of a recording; None: there is none."""
     places = [recording.with_name(recording.stem + suffix) for suffix in SUFFIXES]
     return next((place for place in places if place.exists()), None)

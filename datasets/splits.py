@@ -130,7 +130,7 @@ def _random_members(
     if members.size < 2:
         raise ConfigError(
             f"{option}: {how!r} holds out whole recordings, but there is one, {_name(event_set, name, int(members[0]))}; give more recordings, or "
-            f"{'none' if option == 'valid' else 'a test part of its own'}"
+            f"{'none' if option == 'valid' else 'a separate test part'}"
         )
     kinds = [tuple(np.unique(event_set.labels[samples][of == k]).tolist()) for k in range(members.size)]
     number = {kind: k for k, kind in enumerate(sorted(set(kinds)))}

@@ -106,23 +106,23 @@ def find(place: Path) -> list[Source]:
     """The recordings of a file or folder; none if it is something else.
 
     Raises:
-        DataError: a recording lies beside the folders of classes; some recordings have labels, and some have none.
+        DataError: a recording has no label.
     """
     if place.is_file():
-        return [Source(place, place.name, intervals=intervals.beside(place))] if is_event_file(place) else []
+        return [Source(place, place.name, intervals=intervals.file_of(place))] if is_event_file(place) else []
     names = [
         name for name in _below(place) if is_event_file(Path(name)) and not name.lower().endswith(intervals.SUFFIXES)
     ]
     # a text next to the folders of classes, such as README.txt, is no recording unless it has intervals
-    names = [x for x in names if "/" in x or not x.lower().endswith(event_files.TEXTS) or intervals.beside(place / x)]
+    names = [x for x in names if "/" in x or not x.lower().endswith(event_files.TEXTS) or intervals.file_of(place / x)]
     tops = {name.split("/")[0] for name in names}
     has_parts = "train" in tops and tops <= set(PARTS)
     found = []
     for name in names:
         part, _, rest = name.partition("/") if has_parts else ("", "", name)
         path = place / name
-        labelled = intervals.beside(path)
-        found.append(Source(path, name, part, None if labelled or "/" not in rest else path.parent.name, labelled))
+        labeled = intervals.file_of(path)
+        found.append(Source(path, name, part, None if labeled or "/" not in rest else path.parent.name, labeled))
     if without := [source for source in found if source.label is None and source.intervals is None]:
         raise DataError(
             f"{without[0].path}: has no label; put it into a folder named after its class, or label its intervals in "
@@ -161,7 +161,7 @@ def given(paths: Any, labels: Any) -> list[Source]:
         files = [Path(path).expanduser() for path in paths]
         root = Path(os.path.commonpath([path.absolute().parent for path in files])) if files else Path()
         found = [
-            Source(path, path.absolute().relative_to(root).as_posix(), intervals=intervals.beside(path))
+            Source(path, path.absolute().relative_to(root).as_posix(), intervals=intervals.file_of(path))
             for path in files
         ]
     if not found:
@@ -188,7 +188,7 @@ def given(paths: Any, labels: Any) -> list[Source]:
 
 @dataclass
 class _Cuts:
-    """Samples cut so far: for each its recording, label and number of events; then the events, and what was seen on the way."""
+    """Samples cut so far: for each its recording, label and number of events; then the events, and counts for messages."""
 
     source: list[int] = field(default_factory=list)
     label: list[Any] = field(default_factory=list)

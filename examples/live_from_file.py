@@ -1,6 +1,6 @@
 """A live network that sees a recording step by step, in constant memory, as it would see a camera.
 
-    python examples/live_from_file.py                          a short recording of its own: a bar that moves to and fro
+    python examples/live_from_file.py                          a short recording that it makes: a bar that moves back and forth
     python examples/live_from_file.py recording.aedat4         or .raw (EVT3, EVT2), .dat; for these: pip install 'sparsesnn[cameras]'
     python examples/live_from_file.py events.txt --sensor 346 260 --run runs/mine      lines `t_us x y p`; a trained network
 
@@ -24,7 +24,7 @@ SIZE, SECONDS = 32, 2.0
 
 
 def write_recording(path: Path, seed: int = 0) -> None:
-    """Two seconds of events `t_us x y p` of a bar that moves to and fro, as text; the first line is the size of the sensor."""
+    """Two seconds of events `t_us x y p` of a bar that moves back and forth, as text; the first line is the size of the sensor."""
     rng = np.random.default_rng(seed)
     t = np.sort(rng.integers(0, int(SECONDS * 1e6), 20_000))
     front = (SIZE / 2 + SIZE / 2.5 * np.sin(2 * np.pi * t / 1e6)).astype(int)
@@ -37,7 +37,7 @@ def write_recording(path: Path, seed: int = 0) -> None:
 
 
 def watch(path: Path, options: argparse.Namespace) -> None:
-    """Runs the network over the recording, and prints every second what it sees."""
+    """Runs the network over the recording, and prints a line for every second."""
     live, spikes, began = None, 0.0, time.perf_counter()
     per_second = round(1e3 / options.dt_ms)
     for step, seen in enumerate(
@@ -51,6 +51,7 @@ def watch(path: Path, options: argparse.Namespace) -> None:
         spikes += seen.ids.numel()
         if step % per_second == 0:
             took = (time.perf_counter() - began) / per_second
+            assert output.potentials is not None, "the readout does not fire"
             winner = int(output.potentials[0, 0].argmax())
             print(
                 f"{step / per_second:5.0f} s  input {spikes:7,.0f} spikes  class {winner}  {1e6 * took:.0f} us a step"

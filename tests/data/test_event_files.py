@@ -44,7 +44,7 @@ def assert_same(found: Events, columns: Columns) -> None:
         assert ours.tolist() == theirs.tolist()
 
 
-# ---- what others wrote -----------------------------------------------------------------------------------------------
+# ---- files by other libraries -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("begin", [0, 1_700_000_000_000_000], ids=["zero", "unix"])

@@ -1,4 +1,4 @@
-"""A recording step by step: the same spikes as a set of its windows, in constant memory, and closed when nobody reads on."""
+"""A recording step by step: the same spikes as a set of its windows, in constant memory, and closed when no one reads on."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_reader_that_stops_leaves_nothing(tmp_path: Path) -> None:
         ([[0, 1, 1, 1]], "9 7\nt_us x y p", {"pool": 10}, ConfigError, "pool is 10; give a whole number from 1 to 9"),
     ],
 )
-def test_what_is_refused(
+def test_refusals(
     tmp_path: Path, rows: list[list[int]], head: str, options: dict[str, Any], error: type[Exception], facts: str
 ) -> None:
     path = write(tmp_path / "a.txt", np.array(rows), head)

@@ -1,4 +1,4 @@
-"""Recordings cut into labelled windows: against a count by hand, by Python and on the command line, in parts that divide no recording."""
+"""Recordings cut into labeled windows: against a count by hand, by Python and on the command line, in parts that divide no recording."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_a_clock_that_wraps_is_reported(tmp_path: Path) -> None:
 
 
 def folder(root: Path, parts: Sequence[str] = ("",), n_each: int = 4) -> Path:
-    """Recordings of two classes by what is seen: columns 0 and 5."""
+    """Recordings of two classes by their pixels: columns 0 and 5."""
     for part in parts:
         for k, name in enumerate(("left", "right")):
             for r in range(n_each):
