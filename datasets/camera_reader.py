@@ -5,7 +5,8 @@ memory and on the time between two blocks of events, which the system enforces: 
 even inside native code. It imports nothing from sparsesnn, which would take seconds. Nothing is pickled.
 
 Standard input: one line of JSON, `{"path", "type" (faery's word), "modules" (sys.path), "seconds"}`.
-Standard output: `{"sensor": [width, height]}`, then per block `{"n": n}` and the bytes of t int64[n] (microseconds), x and y uint16[n], p uint8[n]; at last `{"done": true}` or `{"error": text}`.
+Standard output: `{"sensor": [width, height]}`, then per block `{"n": n}` and the bytes of t int64[n] (microseconds), x and y uint16[n],
+p uint8[n]; at last `{"done": true}` or `{"error": text}`.
 """
 
 from __future__ import annotations

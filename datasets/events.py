@@ -2,7 +2,8 @@
 
     sparsesnn train events --data events.npz          also .h5: t_us (or t_ms, t_s), unit (or x, y, p), sample, label
     sparsesnn train events --data folder              with train.npz, test.npz, valid.npz, or names that end so: mine_train.h5
-    sparsesnn train events --data folder --set data.dt_ms=10       with CLASS/recording.raw, .aedat4, .dat, .txt or .csv
+    sparsesnn train events --data folder              with CLASS/recording.raw, .aedat4, .dat, .txt or .csv, one sample each
+    sparsesnn train events --data folder --set data.dt_ms=5 --set data.stride_ms=500      the same, cut into windows
     sparsesnn train events --data mine.py:digits      the result of digits() in mine.py; give it to eval and --resume too
     sparsesnn data check events.npz                   a summary of a file, and a picture
 
@@ -12,8 +13,8 @@ and in `sample`, the number of its sample; every sample has a `label`, a number 
 of channels, with or without `extra/`. A function returns such arrays in a dict, an `EventSet`, or a dict of `EventSet`s
 by part. Unit order: unit // pool; pixels as id = x + W*(y + H*p).
 
-Recordings of cameras (`.aedat4`, `.raw`, `.dat`, or text with lines `t x y p`) are cut into windows of n_steps, one after another or every
-`stride_ms`; without `dt_ms` each recording is one sample. Labels are the names of folders, or intervals in `recording.labels.csv`, with
+Recordings of cameras (`.aedat4`, `.raw`, `.dat`, or text with lines `t x y p`) are samples, or are cut into windows of n_steps of `dt_ms`, one
+every `stride_ms`. Labels are the names of folders, or intervals in `recording.labels.csv`, with
 the lines `start_s,stop_s,label` and one for each. The windows of one recording stay in one part, and are a member of the group `recording`.
 
 Without parts a fifth of each class is held out as the test part, and a tenth for validation (`data.test`, `data.valid`).
@@ -87,7 +88,9 @@ class Options:
     )
     duplicates: str = duplicates_option()
     stride_ms: float = option(
-        0.0, "from one window of a recording to the next, milliseconds; 0: windows follow one another", low=0
+        0.0,
+        "recordings are cut into windows of n_steps, one every stride_ms milliseconds; 0: a recording is one sample",
+        low=0,
     )
     time_unit: str = option(
         "", "unit of the times in a text file that does not name it: us, ms or s", choices=("", "us", "ms", "s")
@@ -166,14 +169,14 @@ def find_recordings(place: Path) -> list[Source]:
     return windows.find(place)
 
 
-def window_asked(options: Options, of_recordings: bool) -> Window:
-    """The window that recordings are cut into; `ConfigError` for a stride without recordings, or without a width of steps."""
+def window_asked(options: Options, of_recordings: bool) -> Window | None:
+    """The window that recordings are cut into, if any; `ConfigError` for a stride without recordings, or without a width of steps."""
     if options.stride_ms and not (of_recordings and options.dt_ms):
         problem = "data.dt_ms is not given" if of_recordings else "these are no recordings of a camera"
         raise ConfigError(
             f"data.stride_ms: is {options.stride_ms:g}, but {problem}; give data.dt_ms with recordings, or leave it out"
         )
-    return Window(step_us(options.dt_ms) if options.dt_ms else 0.0, options.n_steps, options.stride_ms * 1e3)
+    return Window(step_us(options.dt_ms), options.n_steps, options.stride_ms * 1e3) if options.stride_ms else None
 
 
 def find_files(place: Path) -> dict[str, Path]:

@@ -1,5 +1,7 @@
 """Recordings cut into samples: windows of T·dt at every stride, each with a label.
 
+A window has steps of a width and a stride; without one, each recording or interval is a sample.
+
 | the label of a window | from |
 |---|---|
 | of the interval that holds it | `recording.labels.csv` next to the recording, or `labels` (see `intervals`) |
@@ -43,28 +45,19 @@ GROUP = "recording"
 TOGETHER = "together"
 #: most windows of a set
 MAX_WINDOWS = 1_000_000
+#: longer samples get a note
+_LONG_US = 10e6
 #: events binned at once
 _BLOCK_EVENTS = 4_000_000
 
 
 @dataclass(frozen=True)
 class Window:
-    """The window of a sample.
+    """The window of a sample: n_steps of dt_us each, and stride_us from one to the next."""
 
-    Args:
-        dt_us, n_steps: width of a step, and T; dt_us = 0: whole recordings, or whole intervals, are samples.
-        stride_us: from one window to the next; 0: windows follow one another.
-    """
-
-    dt_us: float = 0.0
-    n_steps: int = 1
-    stride_us: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.stride_us and not self.dt_us:
-            raise ConfigError(
-                f"windows: the stride is {self.stride_us:g} us, but steps have no width; give it too (dt_us, or data.dt_ms)"
-            )
+    dt_us: float
+    n_steps: int
+    stride_us: float
 
     @property
     def length_us(self) -> float:
@@ -72,15 +65,11 @@ class Window:
 
     def n_windows(self, start_us: float, stop_us: float) -> int:
         """The number of windows between two times; a stretch shorter than a window has one."""
-        if not self.dt_us:
-            return 1
-        room = stop_us - start_us - self.length_us
-        return 1 + max(0, int(np.floor(room / (self.stride_us or self.length_us) + 1e-9)))
+        return 1 + max(0, int(np.floor((stop_us - start_us - self.length_us) / self.stride_us + 1e-9)))
 
     def starts(self, start_us: float, stop_us: float) -> npt.NDArray[np.float64]:
-        """Where these windows begin."""
-        stride = self.stride_us or self.length_us
-        return start_us + stride * np.arange(self.n_windows(start_us, stop_us), dtype=np.float64)
+        """The starts of these windows."""
+        return start_us + self.stride_us * np.arange(self.n_windows(start_us, stop_us), dtype=np.float64)
 
     def __str__(self) -> str:
         return f"the window of {count(self.n_steps, 'step')} of {self.dt_us / 1e3:g} ms, {self.length_us / 1e3:g} ms,"
@@ -207,10 +196,10 @@ class _Cuts:
         for column in (self.t_us, *self.places.values()):
             column.close()
 
-    def add(self, k: int, source: Source, events: Events, window: Window) -> None:
-        """The windows of recording number k."""
+    def add(self, k: int, source: Source, events: Events, window: Window | None) -> None:
+        """The windows of recording number k; None: the whole recording, or its whole intervals."""
         t = events.t_us
-        stretches = [Interval(float(t[0]), float(t[-1]) + max(window.dt_us, 1.0), source.label)]
+        stretches = [Interval(float(t[0]), float(t[-1]) + (window.dt_us if window else 1.0), source.label)]
         if source.intervals is not None:
             stretches = list(
                 intervals.read_intervals(source.intervals) if isinstance(source.intervals, Path) else source.intervals
@@ -220,7 +209,7 @@ class _Cuts:
                     f"{source.path}: its intervals lie between {stretches[0].start_us:g} and {max(x.stop_us for x in stretches):g} us, its "
                     f"events between {t[0]:.17g} and {t[-1]:.17g}; give intervals as the recording counts time"
                 )
-        n = len(self.source) + sum(window.n_windows(start, stop) for start, stop, _ in stretches)
+        n = len(self.source) + sum(window.n_windows(start, stop) if window else 1 for start, stop, _ in stretches)
         if n > MAX_WINDOWS:
             raise DataError(
                 f"{source.path}: {t.size:,} events from {t[0]:.17g} to {t[-1]:.17g} us make {n:,} windows, with those before; allowed: "
@@ -229,8 +218,8 @@ class _Cuts:
         used = np.zeros(t.size + 1, np.int64)
         for start, stop, label in stretches:
             self.longest = max(self.longest, (min(stop, float(t[-1])) - start, source.name))
-            for begin in window.starts(start, stop).tolist():
-                end = min(begin + window.length_us, stop) if window.dt_us else stop
+            for begin in window.starts(start, stop).tolist() if window else [start]:
+                end = min(begin + window.length_us, stop) if window else stop
                 first, last = np.searchsorted(t, [begin, end]).tolist()
                 self.source.append(k)
                 self.label.append(label)
@@ -247,7 +236,7 @@ class _Cuts:
 
 def read_recordings(
     sources: Sequence[Source],
-    window: Window,
+    window: Window | None,
     *,
     time_unit: str = "",
     classes: Sequence[Any] | None = None,
@@ -256,6 +245,7 @@ def read_recordings(
     """The windows of all recordings; their times begin at 0.
 
     Args:
+        window: None: each recording, or each of its intervals, is one sample.
         time_unit: of text files that do not name it.
         classes: names of class 0, 1, …; None: in sorted order.
         needs_labels: False: a recording without a label has the class 0.
@@ -283,12 +273,12 @@ def read_recordings(
 
 
 def _recording(
-    cuts: _Cuts, sources: Sequence[Source], window: Window, wraps: Wraps, classes: Sequence[Any] | None
+    cuts: _Cuts, sources: Sequence[Source], window: Window | None, wraps: Wraps, classes: Sequence[Any] | None
 ) -> Recording:
     where = str(
         sources[0].path if len(sources) == 1 else Path(os.path.commonpath([x.path.absolute() for x in sources]))
     )
-    if window.dt_us and window.length_us > cuts.longest[0] + window.dt_us:
+    if window and window.length_us > cuts.longest[0] + window.dt_us:
         raise DataError(
             f"{where}: {window} is longer than every recording and interval; the longest, of {cuts.longest[1]}, lasts "
             f"{cuts.longest[0] / 1e3:g} ms; give fewer or shorter steps (data.n_steps, data.dt_ms)"
@@ -305,9 +295,9 @@ def _recording(
     notes = []
     if cuts.n_outside:
         notes.append(f"{cuts.n_outside:,} of {count(cuts.n_events, 'event')} lie in no window")
-    if not window.dt_us and cuts.longest[0] > 10e6:
+    if not window and cuts.longest[0] > _LONG_US:
         notes.append(
-            f"samples last up to {cuts.longest[0] / 1e6:.3g} s: set data.dt_ms to cut them into windows of data.n_steps steps"
+            f"samples last up to {cuts.longest[0] / 1e6:.3g} s: set data.dt_ms and data.stride_ms to cut them into windows"
         )
     parts = [sources[k].part for k in cuts.source]
     return Recording(
@@ -356,8 +346,8 @@ def bin_recordings(
 ) -> dict[str, Any]:
     """The arguments for `EventSet.from_binned`; see `EventSet.from_recordings`. `stacklevel`: of warnings."""
     n_steps, dt_us, _, _ = check_window(n_steps=n_steps, dt_us=dt_us, pool=1, n_units=1)
-    stride = 0.0 if stride_us is None else number(stride_us)
-    if stride is None or not 0 <= stride < np.inf or (stride_us is not None and not stride):
+    stride = n_steps * dt_us if stride_us is None else number(stride_us)
+    if stride is None or not 0 < stride < np.inf:
         raise ConfigError(f"from_recordings: stride_us is {stride_us!r}; give a time in microseconds above 0, or None")
     window = Window(dt_us, n_steps, stride)
     recording = read_recordings(given(paths, labels), window, time_unit=time_unit, classes=classes)

@@ -62,7 +62,7 @@ def _check(options: argparse.Namespace) -> int:
         read_files,
         window_of,
     )
-    from sparsesnn.datasets.windows import Window, read_recordings
+    from sparsesnn.datasets.windows import read_recordings
 
     place = options.file.expanduser()
     if function_of(place):
@@ -71,7 +71,7 @@ def _check(options: argparse.Namespace) -> int:
             f"sparsesnn data show events --data {shlex.quote(str(place))}"
         )
     if sources := find_recordings(place):
-        recording = read_recordings(sources, Window(), time_unit=options.time_unit, needs_labels=False)
+        recording = read_recordings(sources, None, time_unit=options.time_unit, needs_labels=False)
     else:
         recording = read_files(find_files(place))
     count_classes(recording.labels, recording.class_names, f"{place}: label")
@@ -104,6 +104,8 @@ def describe(recording: Recording, parts: list[str], start: str = "zero") -> lis
     units = _units(recording)
     fired, per_unit = _per_unit(units)
     n_units = int(units.max(initial=0)) + 1
+    if recording.sensor:
+        n_units = 2 * recording.sensor[0] * recording.sensor[1]
     seconds = max(float(recording.t_us.max(initial=0.0)) / 1e6, 1e-9)
     seconds *= max(1, len(recording))
     busiest = int(per_unit.argmax()) if fired.size else -1
@@ -196,16 +198,22 @@ def _units(recording: Recording) -> npt.NDArray[np.int64]:
     places = recording.places
     if "unit" in places:
         return places["unit"]
-    width, height = (int(places[name].max(initial=0)) + 1 for name in ("x", "y"))
+    width, height = _sensor(recording)
     return places["x"] + width * (places["y"] + height * places.get("p", np.zeros(1, np.int64)))
+
+
+def _sensor(recording: Recording) -> tuple[int, int]:
+    """Width and height: those of the file, or of its events."""
+    width, height = (int(recording.places[name].max(initial=0)) + 1 for name in ("x", "y"))
+    return recording.sensor or (width, height)
 
 
 def _grid(recording: Recording) -> str:
     places = recording.places
     if "unit" in places:
         return f"0 to {int(places['unit'].max(initial=0)):,}"
-    size = " x ".join(f"{int(places[name].max(initial=0)) + 1:,}" for name in ("x", "y"))
-    return f"{size} pixels{' x 2 polarities' if 'p' in places else ''}"
+    width, height = _sensor(recording)
+    return f"{width:,} x {height:,} pixels{' x 2 polarities' if 'p' in places else ''}"
 
 
 def _named(numbers: npt.NDArray[np.int64], names: list[str]) -> str:

@@ -258,11 +258,13 @@ def folder(root: Path, parts: Sequence[str] = ("",), n_each: int = 4) -> Path:
     return root
 
 
-@pytest.mark.parametrize("stride_ms", [0.0, 35.0])
+@pytest.mark.parametrize("stride_ms", [100.0, 35.0])
 def test_the_command_line_and_python_make_the_same(tmp_path: Path, stride_ms: float) -> None:
     root = folder(tmp_path)
     loaded = load("events", data_dir=root, dt_ms=5, n_steps=20, stride_ms=stride_ms, pool=2)
-    made = ss.EventSet.from_recordings(root, n_steps=20, dt_us=5000, stride_us=1e3 * stride_ms or None, pool=2)
+    made = ss.EventSet.from_recordings(
+        root, n_steps=20, dt_us=5000, stride_us=None if stride_ms == 100 else 35e3, pool=2
+    )
     for name in ("ids", "n_spikes", "labels"):
         assert np.array_equal(getattr(loaded, name), getattr(made, name)), name
     assert loaded.classes == made.classes == ["left", "right"]
@@ -272,15 +274,27 @@ def test_the_command_line_and_python_make_the_same(tmp_path: Path, stride_ms: fl
     assert np.array_equal(loaded.groups["recording"], made.groups["recording"])
 
 
-def test_recordings_are_samples_without_a_width_of_steps(tmp_path: Path) -> None:
+def test_recordings_are_samples_without_a_stride(tmp_path: Path) -> None:
     loaded = load("events", data_dir=folder(tmp_path), n_steps=50)
     assert (len(loaded), loaded.n_lost) == (8, 0)
     assert loaded.dt_us == pytest.approx(700_000 / 50, rel=0.01)
+    short = load("events", data_dir=tmp_path, n_steps=50, dt_ms=10)
+    assert (len(short), short.n_lost) == (8, 2 * (100 + 200)), "what lasts longer than 500 ms is cut off"
+
+
+def test_a_run_on_whole_recordings_is_evaluated_on_shorter_ones(tmp_path: Path) -> None:
+    data = str(folder(tmp_path / "data"))
+    command = ["train", "events", "--data", data, "--out", str(tmp_path / "run"), "--epochs", "1", "--threads", "1"]
+    assert main([*command, "--no-plots", "--no-tensorboard"]) == 0
+    for k, name in enumerate(("left", "right")):
+        for r in range(4):
+            record(tmp_path / "other" / name / f"{r}.txt", seconds=0.2, column=5 * k)
+    assert main(["eval", str(tmp_path / "run"), "--data", str(tmp_path / "other"), "--split", "train"]) == 0
 
 
 def test_a_change_of_labels_is_another_set(tmp_path: Path) -> None:
     record(tmp_path / "a.txt")
-    options: dict[str, Any] = {"data_dir": tmp_path / "a.txt", "dt_ms": 5, "n_steps": 20}
+    options: dict[str, Any] = {"data_dir": tmp_path / "a.txt", "dt_ms": 5, "n_steps": 20, "stride_ms": 100}
     for names in (["left", "right"], ["up", "down"]):
         rows = "".join(f"{k / 2},{k / 2 + 0.5},{name}\n" for k, name in enumerate(names))
         (tmp_path / "a.labels.csv").write_text(f"start_s,stop_s,label\n{rows}")
@@ -351,7 +365,7 @@ def test_check_of_a_recording_without_labels(tmp_path: Path, capsys: pytest.Capt
     said = capsys.readouterr().out
     assert "samples  1, events 12,000" in said
     assert "9 x 7 pixels x 2 polarities" in said
-    assert "samples last up to 12 s: set data.dt_ms to cut them into windows" in said
+    assert "samples last up to 12 s: set data.dt_ms and data.stride_ms to cut them into windows" in said
     with pytest.raises(DataError, match="has no labels; write intervals into a.labels.csv"):
         load("events", data_dir=path, dt_ms=5)
     path.write_text("1.5 2 3 1\n7 2 3 0\n")
@@ -363,7 +377,9 @@ def test_check_of_a_recording_without_labels(tmp_path: Path, capsys: pytest.Capt
 
 def test_parts_of_folders(tmp_path: Path) -> None:
     root = folder(tmp_path, ("train", "test"), n_each=2)
-    train, test = (load("events", data_dir=root, dt_ms=5, n_steps=20, split=part) for part in ("train", "test"))
+    train, test = (
+        load("events", data_dir=root, dt_ms=5, n_steps=20, stride_ms=100, split=part) for part in ("train", "test")
+    )
     assert train.description["parts"] == ["train", "test"]
     names = train.group_names["recording"]
     for part, events in (("train", train), ("test", test)):
