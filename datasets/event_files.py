@@ -19,7 +19,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,12 +66,14 @@ class EventFile:
         path: the file.
         sensor: width and height in pixels; None: the file does not say.
         wraps: wraps of the clock, undone so far.
+        is_sorted: whether the blocks so far are in order of time.
     """
 
     path: Path
     sensor: tuple[int, int] | None
     _blocks: Iterator[Block] = field(repr=False)
     wraps: Wraps = field(default_factory=Wraps)
+    is_sorted: bool = True
 
     def blocks(self) -> Iterator[Block]:
         """The events in the order of the file, once. Each is at most `LATE_US` earlier than the latest one before it.
@@ -92,7 +94,9 @@ class EventFile:
                         f"{self.path}: has an event with {name} = {values.max()}; allowed: 0 to {size - 1}, the sensor of its header; "
                         "the file is damaged, get a fresh copy"
                     )
-            yield block._replace(t_us=clock.going_on(block.t_us))
+            block = block._replace(t_us=clock.going_on(block.t_us))
+            self.is_sorted = clock.is_sorted
+            yield block
         if not n:
             raise DataError(f"{self.path}: holds no events; it is empty or cut short, get a fresh copy")
 
@@ -114,17 +118,19 @@ def is_event_file(path: Path) -> bool:
 
 
 def read_events(path: Path, time_unit: str = "") -> Events:
-    """All events of a file; arguments and errors as `opened` and `EventFile.blocks`. Large arrays lie in a temporary file."""
-    with opened(path, time_unit) as file:
-        found = list(file.blocks())
-    n = sum(block.t_us.size for block in found)
-    whole: list[Any] = [arrays.room(n, dtype) for dtype in (np.float64, np.uint16, np.uint16, np.uint8)]
-    for column, several in zip(whole, zip(*found, strict=True), strict=True):
-        np.concatenate(several, out=column)
-    if (np.diff(whole[0]) < 0).any():
-        order = np.argsort(whole[0], kind="stable")
-        whole = [column[order] for column in whole]
-    t_us, x, y, p = whole
+    """All events of a file, in arrays that lie in temporary files; arguments and errors as `opened` and `EventFile.blocks`."""
+    with ExitStack() as stack:
+        columns = [arrays.Growing(dtype) for dtype in (np.float64, np.uint16, np.uint16, np.uint8)]
+        for column in columns:
+            stack.callback(column.close)
+        file = stack.enter_context(opened(path, time_unit))
+        for block in file.blocks():
+            for column, name in zip(columns, Block._fields, strict=True):
+                column.append(getattr(block, name))
+        t_us, x, y, p = (column.whole() for column in columns)
+    if not file.is_sorted:
+        order = np.argsort(t_us, kind="stable")
+        t_us, x, y, p = (values[order] for values in (t_us, x, y, p))
     return Events(t_us, x, y, p, file.sensor, file.wraps)
 
 
@@ -171,7 +177,7 @@ class _Clock:
 
     def __init__(self, path: Path, wraps: Wraps) -> None:
         self.path, self.wraps = path, wraps
-        self.added, self.latest, self.before, self.n = 0.0, -np.inf, 0.0, 0
+        self.added, self.latest, self.before, self.n, self.is_sorted = 0.0, -np.inf, 0.0, 0, True
 
     def going_on(self, t_us: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """The times of the next events. A fall by almost a period is a wrap, and moves the events that follow."""
@@ -197,6 +203,7 @@ class _Clock:
                 f"{self.path}: time goes back by {(latest[k] - t_us[k]) / 1e6:g} s at event {self.n + k:,}; allowed: {LATE_US / 1e3:g} ms, or "
                 "the wrap of a clock; if the recording was restarted there, cut the file; else sort its events"
             )
+        self.is_sorted &= bool((t_us == latest).all())
         self.n, self.latest = self.n + t_us.size, float(latest[-1])
         return t_us
 
