@@ -15,6 +15,7 @@ from sparsesnn.datasets.classes import listed
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import ConfigError
 from sparsesnn.regular_file import MAX_TEXT_BYTES, check_regular
+from sparsesnn.task import NO_LABEL
 
 Indices = npt.NDArray[np.int64]
 
@@ -45,7 +46,7 @@ def split_validation(
         ConfigError: another form, an unknown group, a member without samples, or one of the two parts would be empty.
     """
     rest, held_out = divide(event_set, how, seed=seed, among=among, option=option)
-    if held_out.size:
+    if held_out.size and not event_set.task.has_values:
         parts = {"training": event_set.labels[rest], f"the part of {option} = {how!r}": event_set.labels[held_out]}
         warn_of_missing_classes(parts, event_set.classes, stacklevel=3)
     return rest, held_out
@@ -62,7 +63,8 @@ def divide(
     if kind == "file":
         held_out = np.isin(samples, _listed(Path(rest), len(event_set), how, option))
     elif kind == "random":
-        held_out = _random(event_set.labels[samples], how, rest, seed, option)
+        classes = event_set.labels if event_set.task.is_plain else np.zeros(len(event_set), np.int64)
+        held_out = _random(classes[samples], how, rest, seed, option)
     else:
         held_out = _members(event_set, samples, how, kind, rest, option)
     if held_out.all() or not held_out.any():
@@ -79,7 +81,7 @@ def warn_of_missing_classes(parts: Mapping[str, Indices], names: Sequence[str], 
         parts: the labels of the samples by part. The first is the training part.
         names: of the classes; empty if they are numbers.
     """
-    classes = {part: set(np.unique(labels).tolist()) for part, labels in parts.items()}
+    classes = {part: set(np.unique(labels[labels != NO_LABEL]).tolist()) for part, labels in parts.items()}
     every, (training, *_) = set().union(*classes.values()), classes
     lines = []
     for part, found in classes.items():
