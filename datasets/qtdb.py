@@ -23,6 +23,7 @@ import numpy.typing as npt
 from sparsesnn.datasets.binning import smallest
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import DataError, MissingDependencyError
+from sparsesnn.options import option
 from sparsesnn.regular_file import check_regular
 from sparsesnn.task import NO_LABEL
 
@@ -44,7 +45,9 @@ _MOST_FROM_ONE = 1040
 
 @dataclass(frozen=True)
 class Options:
-    """There are none: the files hold spikes."""
+    """How much of a segment is used."""
+
+    n_steps: int = option(1300, "steps of a segment, from its beginning", low=1, high=1300)
 
 
 def load(*, split: str, data_dir: Path | None, options: Options, **_: Any) -> EventSet:
@@ -54,7 +57,7 @@ def load(*, split: str, data_dir: Path | None, options: Options, **_: Any) -> Ev
             "qtdb: no folder was given; give data_dir (--data), the folder that holds QTDB_train.mat and QTDB_test.mat"
         )
     path = data_dir / f"QTDB_{split}.mat"
-    fired, classes = _read(path)
+    fired, classes = (x[:, : options.n_steps] for x in _read(path))
     n_spikes = fired.sum(2)
     return EventSet(
         ids=np.nonzero(fired)[2].astype(np.uint16),
@@ -65,6 +68,7 @@ def load(*, split: str, data_dir: Path | None, options: Options, **_: Any) -> Ev
         description={
             "name": "qtdb",
             "split": split,
+            "n_steps": options.n_steps,
             "source": f"QTDB_{split}.mat",
             "dt_us": DT_US,
             "classes": list(CLASSES),

@@ -28,7 +28,11 @@ from sparsesnn.options import option
 SPLITS = ("train", "valid", "test")
 LICENSE = "MIT"
 CITATION = "L. Kriener, J. Goeltz, M. A. Petrovici, The Yin-Yang dataset, NICE 2022, doi 10.1145/3517343.3517380"
-RECIPE: dict[str, dict[str, Any]] = {}
+RECIPE: dict[str, dict[str, Any]] = {
+    "net": {"text": "auto-120-auto", "beta": 0.98, "learn_beta": True, "bias": True},
+    "optim": {"lr": 5e-3},
+    "train": {"epochs": 60, "batch": 32},
+}
 
 CLASSES = ("yin", "yang", "dot")
 _FILES = {"train": "train", "valid": "validation", "test": "test"}
