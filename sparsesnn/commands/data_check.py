@@ -170,8 +170,8 @@ def _labels_line(recording: Recording) -> str:
     task, numbers = recording.task, _numbers(recording)
     if not task.has_values:
         text = f"classes  {_named(numbers, recording.class_names)}"
-        unlabelled = recording.labels.size - numbers.size
-        return text + (f" steps, {unlabelled:,} without a label" if task.per_step else "")
+        unlabeled = recording.labels.size - numbers.size
+        return text + (f" steps, {unlabeled:,} without a label" if task.per_step else "")
     return f"values   {recording.labels.shape[-1]} for each {'step' if task.per_step else 'sample'}: {_three(numbers)}"
 
 

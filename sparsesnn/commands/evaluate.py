@@ -85,7 +85,7 @@ def _eval(options: argparse.Namespace) -> int:
         return 0
     of = f"{count(result['n_samples'], 'sample')}, after epoch {result['epoch']}"
     if task.per_step:
-        of = f"{count(result['n_labels'], 'value' if task.has_values else 'labelled step')} in {of}"
+        of = f"{count(result['n_labels'], 'value' if task.has_values else 'labeled step')} in {of}"
     scores = ", ".join(shown_score(name, result[name]) for name in ("accuracy", "rmse", "r2") if name in result)
     print(f"{options.split} {scores} of {of}")
     print(f"loss {result['loss']:.4f}, {result['samples_per_s']:,.0f} samples/s")

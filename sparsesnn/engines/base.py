@@ -119,7 +119,7 @@ class Step:
     Args:
         loss: mean over the labels.
         n_samples: samples seen.
-        n_labels, n_correct: labels, one per sample or labelled step, and those predicted correctly (as the class of the largest share).
+        n_labels, n_correct: labels, one per sample or labeled step, and those predicted correctly (as the class of the largest share).
         errors: sums of the errors of values; None for classes.
         activity: spikes per neuron and time step, per spiking population.
         dropped: candidates that did not fit in a list, per spiking population.

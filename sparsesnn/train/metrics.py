@@ -26,7 +26,7 @@ class Tally:
 
     Args:
         n_samples: samples seen.
-        n_labels, n_correct: labels, one per sample or labelled step, and those predicted correctly (as the class of the largest share,
+        n_labels, n_correct: labels, one per sample or labeled step, and those predicted correctly (as the class of the largest share,
             if samples are mixed); of a task with values n_labels counts these.
         errors: of values.
         loss_sum: loss times labels.
@@ -197,7 +197,7 @@ class Result:
 
     Args:
         test_accuracy: on the test part, of the epoch that validation chose: the highest accuracy (of values: the lowest RMSE), among
-            equal ones the lowest loss. Without a validation part it is the last epoch. If steps have labels, over labelled steps; None for values.
+            equal ones the lowest loss. Without a validation part it is the last epoch. If steps have labels, over labeled steps; None for values.
         test_accuracy_last: the same after the last epoch; it takes no part in any choice.
         test_loss: mean loss on the test part, of the chosen epoch.
         valid_accuracy, valid_loss: of the chosen epoch on the validation part; None without one.
@@ -218,7 +218,7 @@ class Result:
         neurobench: synaptic operations per sample and sparsities of the test part, see `operations`; empty if the engine
             returns no spikes.
         extended: epochs at which the finished run was extended; without any, the run follows from the configuration alone.
-        per_class: of the test part: class, name, n_samples (labelled steps, if steps have labels), precision, recall and f1.
+        per_class: of the test part: class, name, n_samples (labeled steps, if steps have labels), precision, recall and f1.
         task: what the samples teach, see `sparsesnn.task.Task`.
         test_rmse, test_r2, test_rmse_last, valid_rmse: of values, as the accuracies; None for classes.
         machine: for an IPU: measured capacities of lists, and, if emulated, cycles of a training step (`sparsesnn.ipu.cycles`).

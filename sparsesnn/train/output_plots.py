@@ -56,12 +56,12 @@ def plot_outputs(
 
 
 def verdict(task: Task, outputs: Tensor, labels: Tensor) -> str:
-    """Such as `93.10 % of labelled steps right` or `RMSE 0.0312`, of the samples of a batch."""
+    """Such as `93.10 % of labeled steps right` or `RMSE 0.0312`, of the samples of a batch."""
     if task.has_values:
         return f"RMSE {ValueErrors.of(sums_of_samples(outputs, labels)).rmse:.3g}"
     right = int((outputs.argmax(-1) == labels).sum())
     n = task.n_labels(labels)
-    return f"{percent(right / n)} of {n:,} labelled steps right" if n else "no labels"
+    return f"{percent(right / n)} of {n:,} labeled steps right" if n else "no labels"
 
 
 def draw_steps(
@@ -88,10 +88,10 @@ def draw_steps(
         axes.set_ylabel("value")
     else:
         predicted = outputs.argmax(1)
-        labelled = labels != NO_LABEL
-        wrong = labelled & (predicted != labels)
+        labeled = labels != NO_LABEL
+        wrong = labeled & (predicted != labels)
         axes.step(
-            time, np.where(labelled, labels, np.nan), where="mid", color=GREEN, linewidth=3, alpha=0.5, label="label"
+            time, np.where(labeled, labels, np.nan), where="mid", color=GREEN, linewidth=3, alpha=0.5, label="label"
         )
         axes.step(time, predicted, where="mid", color=GRAY, linewidth=1, label="predicted")
         axes.scatter(time[wrong], predicted[wrong], s=4, color=RED, linewidths=0, zorder=3, label="wrong")

@@ -35,8 +35,8 @@ class Confusion:
     def add(self, labels: npt.ArrayLike, predicted: npt.ArrayLike) -> None:
         """Counts samples, or steps, by their class and predicted class, int[B] or [T, B] each; those without a label do not count."""
         labels, predicted = np.asarray(labels), np.asarray(predicted)
-        labelled = labels != NO_LABEL
-        np.add.at(self.counts, (labels[labelled], predicted[labelled]), 1)
+        labeled = labels != NO_LABEL
+        np.add.at(self.counts, (labels[labeled], predicted[labeled]), 1)
 
     def of_all_ranks(self, grid: Grid) -> Confusion:
         """The sum over replicas; every rank calls this."""
@@ -114,7 +114,7 @@ class Predictions:
         return np.asarray(self.outputs.argmax(-1), np.int64)
 
     def confusion(self) -> Confusion:
-        """Samples (or labelled steps) of each class by predicted class."""
+        """Samples (or labeled steps) of each class by predicted class."""
         confusion = Confusion(self.outputs.shape[-1])
         confusion.add(self.labels, self.predicted)
         return confusion

@@ -116,9 +116,9 @@ def test_the_real_files() -> None:
     train, test = (datasets.load("qtdb", split=split, data_dir=DATA / "qtdb") for split in qtdb.SPLITS)
     assert (len(train), len(test)) == (498, 120)
     assert train.activity() == pytest.approx(0.077, abs=0.001)
-    labelled = train.labels >= 0
-    assert labelled.mean() == pytest.approx(0.918, abs=0.001)
-    assert np.bincount(train.labels[labelled]).argmax() == qtdb.CLASSES.index("TP")
+    labeled = train.labels >= 0
+    assert labeled.mean() == pytest.approx(0.918, abs=0.001)
+    assert np.bincount(train.labels[labeled]).argmax() == qtdb.CLASSES.index("TP")
     points = datasets.load("yin_yang", split="train", data_dir=DATA / "yin_yang")
     assert len(points) == 5000
     assert points.n_neurons == len(yin_yang.encode([0, 0, 0, 0], 10)[1])

@@ -22,7 +22,7 @@ def leaky(potentials: Tensor) -> Output:
     return Output(potentials, {}, {}, "output")
 
 
-def labelled(n_steps: int, n_samples: int, n_classes: int) -> tuple[Tensor, Tensor]:
+def labeled(n_steps: int, n_samples: int, n_classes: int) -> tuple[Tensor, Tensor]:
     """Potentials [T, B, C] and labels [T, B], some of which are missing."""
     generator = torch.Generator().manual_seed(n_steps)
     v = torch.randn(n_steps, n_samples, n_classes, generator=generator) * 3
@@ -35,7 +35,7 @@ def labelled(n_steps: int, n_samples: int, n_classes: int) -> tuple[Tensor, Tens
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("shape", [(13, 5, 3), (1, 1, 3), (70, 17, 3)])
 def test_the_engine_computes_the_cross_entropy_of_steps_as_pytorch_does(shape, smoothing, weights) -> None:
-    v, labels = labelled(*shape)
+    v, labels = labeled(*shape)
     n = 2 * int((labels >= 0).sum()) + 1
     loss = CrossEntropy(labels, "step", 3, label_smoothing=smoothing, class_weights=weights, n_samples=n)
     assert loss.in_engine(leaky(v))
@@ -59,7 +59,7 @@ def test_the_engine_computes_the_cross_entropy_of_steps_as_pytorch_does(shape, s
 
 
 def test_one_sample_has_the_same_loss_in_any_batch() -> None:
-    v, labels = labelled(40, 19, 5)
+    v, labels = labeled(40, 19, 5)
     whole = CrossEntropy(labels, "step", 5)
     whole(leaky(v))
     alone = CrossEntropy(labels[:, 7:8], "step", 5)

@@ -160,12 +160,12 @@ def test_written_predictions_give_the_result(tmp_path: Path, source: str) -> Non
         rows = list(csv.DictReader(file))
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert len(rows) == 13 * 40
-    labelled = [row for row in rows if row["label"]]
-    right = [row["label"] == row["predicted"] for row in labelled]
+    labeled = [row for row in rows if row["label"]]
+    right = [row["label"] == row["predicted"] for row in labeled]
     assert np.mean(right) == pytest.approx(result["test_accuracy"])
-    logits = np.array([[float(row[f"logit_{c}"]) for c in range(3)] for row in labelled])
+    logits = np.array([[float(row[f"logit_{c}"]) for c in range(3)] for row in labeled])
     logits -= np.log(np.exp(logits).sum(1, keepdims=True))
-    losses = [-row[int(label["label"])] for row, label in zip(logits, labelled, strict=True)]
+    losses = [-row[int(label["label"])] for row, label in zip(logits, labeled, strict=True)]
     assert np.mean(losses) == pytest.approx(result["test_loss"], rel=1e-5)
 
 
