@@ -41,6 +41,9 @@ _LONG_ARRAYS = 8
 #: most characters of a label or group; all texts are stored at the length of the longest
 _TEXT_LENGTH = 1000
 
+#: most axes of arrays that are not flat
+_AXES = {"step_label": 2, "target": 2, "step_target": 3}
+
 #: array entries read at once
 BLOCK = 1 << 20
 #: an array of `room` with at least this many bytes is kept in a file
@@ -49,16 +52,18 @@ _LARGE = 64 << 20
 
 @dataclass(frozen=True)
 class Column:
-    """A flat array that is read in pieces.
+    """An array, flat but for labels of steps and values, that is read in pieces.
 
     Args:
         shape, dtype: of the whole array, from its header.
         pieces: reads the array from the first to the last entry, `BLOCK` at a time; may be called again.
+        in_fortran_order: whether entries follow one another along the first axis.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     pieces: Callable[[], Iterator[Array]] = field(repr=False)
+    in_fortran_order: bool = False
 
     @property
     def size(self) -> int:
@@ -67,7 +72,10 @@ class Column:
     def whole(self) -> Array:
         """The whole array."""
         parts = list(self.pieces()) or [np.zeros(self.shape, self.dtype)]
-        return np.concatenate(parts) if self.shape else parts[0]
+        if not self.shape:
+            return parts[0]
+        entries = np.concatenate(parts)
+        return entries.reshape(self.shape[::-1]).T if self.in_fortran_order else entries.reshape(self.shape)
 
 
 Columns = Mapping[str, Column]
@@ -207,8 +215,10 @@ def _check(where: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) 
         )
     if len(shape) > 1 and shape[1] != 1 and name == "label":
         raise DataError(f"{where}: {name} is {dtype}{list(shape)}; {shape_advice(shape)}")
-    if len(shape) > 1 or dtype.kind not in "biufSU" or dtype.itemsize == 0:
-        raise DataError(f"{where}: {name} is {dtype}{list(shape)}; give a flat array of numbers or texts")
+    axes = _AXES.get(name, 1)
+    if len(shape) > axes or dtype.kind not in "biufSU" or dtype.itemsize == 0:
+        allowed = "a flat array of numbers or texts" if axes == 1 else f"an array of numbers with at most {axes} axes"
+        raise DataError(f"{where}: {name} is {dtype}{list(shape)}; give {allowed}")
 
 
 def _check_size(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
@@ -284,7 +294,7 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: s
         raise DataError(f"{path}: {name} claims {info.file_size:,} bytes from {packed:,}; it is damaged")
     with archive.open(info) as file:
         head = io.BytesIO(file.read(_HEADER_BYTES))
-    shape, dtype = _header(path, name, head)
+    shape, dtype, in_fortran_order = _header(path, name, head)
     begin = head.tell()
     n_bytes = math.prod(shape) * dtype.itemsize
     if n_bytes != info.file_size - begin:
@@ -305,19 +315,20 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: s
                 yield np.frombuffer(data, dtype).reshape(-1 if shape else ())
 
     _check_size(path, name, shape, dtype)
-    return Column(shape, dtype, pieces)
+    return Column(shape, dtype, pieces, in_fortran_order)
 
 
-def _header(path: Path, name: str, file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _header(path: Path, name: str, file: Any) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
+    """Shape, type, and whether the entries are in Fortran's order."""
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
         raise DataError(f"{path}: {name} has format version {version}; allowed: 1.0, 2.0; save it with numpy.savez")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python's warnings about a damaged header
-        shape, _, dtype = readers[version](file)
+        shape, in_fortran_order, dtype = readers[version](file)
     _check(str(path), name, shape, dtype)
-    return shape, dtype
+    return shape, dtype, in_fortran_order and len(shape) > 1
 
 
 def _read_hdf5(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, list[str]]:

@@ -19,6 +19,7 @@ from sparsesnn.datasets import hashing
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError
 from sparsesnn.options import check, option, options_of
+from sparsesnn.task import PLAIN, Task
 
 Ints = npt.NDArray[np.int64]
 
@@ -55,6 +56,8 @@ class Augment:
     `mix` is CutMix (Yun et al. 2019) along time: the label becomes soft, and each of the two classes gets the share of
     spikes from its sample, counted before anything else changes. Spikes are counted rather than steps because a silent
     section of a recording says nothing about its class.
+
+    If each step has a label, the labels move with their steps (`label_steps`), and a section that `mix` replaces brings its own.
 
     Raises:
         ConfigError: a strength is negative, not finite or too large.
@@ -94,8 +97,14 @@ class Augment:
         """False if every strength is 0, so that nothing changes."""
         return any(getattr(self, name) for name in options_of(Augment))
 
-    def check(self, sensor: Sensor | None) -> None:
-        """Raises `ConfigError` if a change does not apply to the data: image changes need a sensor, channel changes none."""
+    def check(self, sensor: Sensor | None, task: Task = PLAIN) -> None:
+        """Raises `ConfigError` if a change does not apply to the data: image changes need a sensor, channel changes none, and changes
+        that combine samples need labels that can be combined."""
+        for name, fits in (("blend", task.is_plain), ("mix", task.per_step or not task.has_values)):
+            if getattr(self, name) and not fits:
+                raise ConfigError(
+                    f"augment: {name} combines samples of classes, but the task of this data is: {task}; set it to 0"
+                )
         for name in _SPATIAL if sensor is None else _CHANNELS:
             if getattr(self, name):
                 change = "is for the images of a camera" if sensor is None else "is for rows of channels"
@@ -121,6 +130,24 @@ class Augment:
         mates: Ints = indices.copy()
         mates[blended] = by_class[(first + _below(stop - first, key, 1))[blended]]
         return mates
+
+    def label_steps(self, indices: Ints, *, n_steps: int, seed: int, epoch: int) -> Ints | None:
+        """int64[B, T], for each step of a changed sample the step whose label it takes; outside 0 to T - 1: none. None: labels stay.
+
+        Labels move as whole samples do, by `time_stretch` and `time_shift`, and a step takes the label of the moment at its middle;
+        `time_jitter` moves single spikes only.
+
+        Args:
+            indices, n_steps, seed, epoch: see `apply`.
+        """
+        if not self.time_stretch and not self.time_shift:
+            return None
+        step = np.arange(n_steps)
+        shift = _shift(self.time_shift, hashing.keys(seed, epoch, indices, _TIME_SHIFT))[:, None]
+        u = hashing.uniform(hashing.keys(seed, epoch, indices, _TIME_STRETCH), 0)
+        speed = (1.0 - self.time_stretch + 2.0 * self.time_stretch * u)[:, None]
+        sources: Ints = np.floor((step - shift + 0.5) / speed).astype(np.int64)
+        return sources
 
     def merge(
         self,

@@ -35,11 +35,19 @@ from sparsesnn.regular_file import check_regular
 from sparsesnn.utf8 import to_bytes
 
 #: raised whenever the meaning of a file's content or the result of the conversion changes
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 #: the numbers of an event set that are stored in the metadata, as text
 _NUMBERS = ("n_neurons", "n_classes", "n_lost", "n_merged")
-_DTYPES = {"U8": np.uint8, "U16": np.uint16, "I32": np.int32, "I64": np.int64}
+_DTYPES = {
+    "U8": np.uint8,
+    "U16": np.uint16,
+    "I8": np.int8,
+    "I16": np.int16,
+    "I32": np.int32,
+    "I64": np.int64,
+    "F32": np.float32,
+}
 _DTYPE_NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 _FILE_NAME = re.compile(r"(?P<name>\w+)-(?P<split>\w+)-(?P<key>[0-9a-f]{16})\.safetensors")
 _MAX_HEADER_BYTES = 16 << 20

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from sparsesnn.errors import DataError
 from sparsesnn.options import number
+from sparsesnn.task import NO_LABEL
 from sparsesnn.typed import typed
 from sparsesnn.wording import count, meant
 
@@ -65,12 +66,16 @@ def numbered(
     return given.astype(np.int64), []
 
 
-def count_classes(labels: npt.NDArray[np.int64], names: list[str], what: str) -> int:
-    """The number of classes: the number of names, or the largest label plus one.
+def count_classes(labels: Array, names: list[str], what: str) -> int:
+    """The number of classes: the number of names, or the largest label plus one; 0 if labels are values.
 
     Raises:
-        DataError: labels that are negative, or too large for a readout.
+        DataError: labels that are negative (but for -1, no label, of steps), or too large for a readout.
     """
+    if labels.dtype.kind == "f":
+        return 0
+    if labels.ndim == 2:
+        labels = labels[labels != NO_LABEL]
     if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < MAX_CLASSES:
         raise DataError(
             f"{what}: labels run from {labels.min()} to {labels.max()}; allowed: 0 to {MAX_CLASSES - 1:,}; give texts if "
@@ -82,8 +87,8 @@ def count_classes(labels: npt.NDArray[np.int64], names: list[str], what: str) ->
 def shape_advice(shape: Sequence[int]) -> str:
     """Advice for labels with several axes."""
     return (
-        f"one label for each sample is supported, [{shape[0] if shape else 'samples'}]; a label for each step or event of a sample is "
-        "not supported yet"
+        f"give one label for each sample, [{shape[0] if shape else 'samples'}]; labels of steps, [samples, steps], are called step_labels "
+        "(in a file step_label)"
     )
 
 

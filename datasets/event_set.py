@@ -16,6 +16,7 @@ from sparsesnn.arguments import named, renamed
 from sparsesnn.datasets.augment import Augment
 from sparsesnn.datasets.binning import Binned, bin_events
 from sparsesnn.datasets.classes import count_classes, numbered, one_label_each, warn_of_other_texts
+from sparsesnn.datasets.labels import check_labels, moved_labels, one_form
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.datasets.tonic_sets import read_tonic
 from sparsesnn.datasets.windows import bin_recordings
@@ -24,6 +25,7 @@ from sparsesnn.event_times import Clock
 from sparsesnn.ids import MAX_UINT16_NEURONS
 from sparsesnn.options import plain, whole
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.task import Task
 from sparsesnn.typed import typed
 from sparsesnn.wording import count
 
@@ -36,7 +38,7 @@ _MAX_CELLS_PER_SPIKE = 256
 @named
 @dataclass(frozen=True, eq=False)
 class EventSet:
-    """The spikes, classes and groups of n samples; the arrays may be memory-mapped and are never modified.
+    """The spikes, labels and groups of n samples; the arrays may be memory-mapped and are never modified.
 
     The spikes of sample s, step by step and ascending within a step, are
     `ids[n_spikes[:s].sum() : n_spikes[:s+1].sum()]`; `n_spikes[s, t]` of them belong to step t. Lengths are
@@ -45,8 +47,10 @@ class EventSet:
     Args:
         ids: uint16[S] (int32 when N > 65,536), neuron ids of all samples.
         n_spikes: uint8, uint16 or int32[n, T], length of each list.
-        labels: int64[n], class of each sample.
-        n_neurons, n_classes: N and the number of classes.
+        labels: what the samples teach, in one of four forms, see `sparsesnn.task.Task`: the class of each sample, int64[n]; the class of
+            each step, int8 to int64 [n, T], -1: no label; values of each sample, float32[n, K]; values of each step, float32[n, T, K],
+            NaN: no value.
+        n_neurons, n_classes: N and the number of classes; 0 classes if samples have values.
         groups: for each name, int64[n]: the group of each sample, such as its speaker.
         n_lost: events without a spike: before 0, beyond the window of T steps, or moved off the sensor.
         n_merged: events merged into another one's spike, see `binning`; `n_counted` + lost + merged = events.
@@ -62,7 +66,7 @@ class EventSet:
 
     ids: Array
     n_spikes: Array
-    labels: npt.NDArray[np.int64]
+    labels: Array
     n_neurons: int
     n_classes: int
     groups: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
@@ -100,11 +104,12 @@ class EventSet:
             if self.values.size and int(self.values.min()) < 1:
                 raise DataError(f"EventSet: a spike has the value {self.values.min()}; give counts from 1")
         n = self.n_spikes.shape[0]
-        for name, array in {"labels": self.labels, **self.groups}.items():
+        for name, array in self.groups.items():
             if array.shape != (n,) or array.dtype != np.int64:
                 raise DataError(
                     f"EventSet: {name} is {array.dtype}{list(array.shape)}; for {count(n, 'sample')} give int64[{n}]"
                 )
+        check_labels(self.labels, n, self.n_steps, self.n_classes)
         if self.n_spikes.size and int(self.n_spikes.min()) < 0:
             raise DataError("EventSet: a list has a negative length; make the data again")
         starts = np.zeros(n + 1, np.int64)
@@ -115,16 +120,11 @@ class EventSet:
             raise DataError(
                 f"EventSet: ids run from {self.ids.min()} to {self.ids.max()}; allowed: 0 to {self.n_neurons - 1}"
             )
-        if n and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < self.n_classes:
-            raise DataError(
-                f"EventSet: labels run from {self.labels.min()} to {self.labels.max()}; "
-                f"allowed: 0 to {self.n_classes - 1}"
-            )
         object.__setattr__(self, "sample_starts", starts)
 
     @classmethod
-    def from_binned(cls, binned: Binned, labels: npt.NDArray[np.int64], n_classes: int, **more: Any) -> EventSet:
-        """Makes a set from lists and the class of each sample; `more`: groups, description."""
+    def from_binned(cls, binned: Binned, labels: Array, n_classes: int, **more: Any) -> EventSet:
+        """Makes a set from lists and labels; `more`: groups, description."""
         return cls(
             ids=binned.ids,
             n_spikes=binned.n_spikes,
@@ -142,8 +142,11 @@ class EventSet:
     def from_events(
         cls,
         events: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]],
-        labels: npt.ArrayLike,
+        labels: npt.ArrayLike | None = None,
         *,
+        step_labels: Any = None,
+        targets: npt.ArrayLike | None = None,
+        step_targets: Any = None,
         n_steps: int,
         dt_us: float,
         n_neurons: int | None = None,
@@ -160,7 +163,11 @@ class EventSet:
 
         Args:
             events, n_steps, dt_us, pool, duplicates: see `binning.bin_events`.
-            labels: [n], class of each sample: whole numbers from 0, or texts.
+            labels: [n], class of each sample: whole numbers from 0, or texts. Or, instead, one of the next three.
+            step_labels: [n, T], class of each step, whole numbers from 0; -1: no label. Or a list of n arrays of up to T steps each:
+                the steps after the end of an array have no label.
+            targets: [n, K] or [n], values of each sample.
+            step_targets: [n, T, K] or [n, T], values of each step; NaN: no value. Or a list of n arrays, as `step_labels`.
             n_neurons: number of units, before `pool`; None: the largest unit plus one.
             n_classes: number of classes; None: the largest label plus one.
             start: begin the time of a sample at 0 ("zero") or at its first event ("first").
@@ -184,12 +191,19 @@ class EventSet:
         window: dict[str, Any] = {"n_neurons": n_neurons, "n_steps": n_steps, "dt_us": dt_us, "pool": pool}
         description = dict(description or {})
         given = description.get("classes") if classes is None else classes
-        numbers, names = numbered(labels, "from_events: labels", given, only_texts=classes is None)
-        one_label_each(numbers.size, [t_us.size for t_us, _ in arrays], "from_events: labels", whole(n_steps))
-        warn_of_other_texts(names, "from_events", chosen=given is not None, stacklevel=4)
+        forms = {"labels": labels, "step_labels": step_labels, "targets": targets, "step_targets": step_targets}
+        form, numbers = one_form(forms, len(arrays), n_steps, "from_events")
+        names = [str(name) for name in given or ()] if form == "step_labels" else []
+        if form == "labels":
+            assert labels is not None, "one_form has checked that there is one form"
+            numbers, names = numbered(labels, "from_events: labels", given, only_texts=classes is None)
+            one_label_each(numbers.size, [t_us.size for t_us, _ in arrays], "from_events: labels", whole(n_steps))
+            warn_of_other_texts(names, "from_events", chosen=given is not None, stacklevel=4)
         binned = bin_events(arrays, **window, duplicates=duplicates, source="from_events", clock=clock)
         clock.warn("from_events", binned.window_problem(*clock.samples(), dt_us, start=start))
-        if n_classes is None:
+        if numbers.dtype.kind == "f":
+            n_classes = 0
+        elif n_classes is None:
             n_classes = count_classes(numbers, names, "from_events")
         elif classes is not None and names and whole(n_classes) != len(names):
             raise DataError(
@@ -331,6 +345,16 @@ class EventSet:
         """The sum of the values of all spikes."""
         return self.ids.size if self.values is None else int(self.values.sum(dtype=np.int64))
 
+    @property
+    def task(self) -> Task:
+        """A class or values, for each sample or each step."""
+        return Task.of(self.labels)
+
+    @property
+    def n_outputs(self) -> int:
+        """Neurons that a readout needs: C classes, or K values."""
+        return int(self.labels.shape[-1]) if self.task.has_values else self.n_classes
+
     @functools.cached_property
     def list_sums(self) -> Array:
         """[n, T], the sum of the values of each list; for plain spikes, their number."""
@@ -392,11 +416,40 @@ class EventSet:
         if augment:
             if rng is None:
                 raise ConfigError("batch: augment is given but rng is not; give rng=(seed, epoch)")
-            augment.check(self.sensor)
+            augment.check(self.sensor, self.task)
             return self._augmented(chosen, rng, augment, self._partners(partners))
         return self._plain(chosen)
 
-    def targets(
+    def batch_labels(
+        self,
+        indices: Sequence[int] | Array,
+        rng: tuple[int, int] | None = None,
+        augment: Augment | None = None,
+        partners: Array | None = None,
+    ) -> Array:
+        """The labels of a batch; arguments as in `batch`.
+
+        Returns: int64[B], or float32[B, C], shares of classes, if `augment` mixes samples; of other tasks int64[T, B], float32[B, K] or
+            float32[T, B, K]. Labels of steps move with their steps.
+        """
+        chosen = self.checked(indices)
+        if not self.task.per_step:
+            if augment and augment.mix and rng is not None:
+                return self.shares(chosen, rng, augment, partners)
+            return self.labels[chosen]
+        labels = self.labels[chosen]
+        if augment and rng is not None:
+            if augment.mix:
+                _, partner, start, stop = self._sources(chosen, rng, augment, self._partners(partners))
+                step = np.arange(self.n_steps)
+                theirs = (step >= start[:, None]) & (step < stop[:, None])
+                labels = np.where(theirs if labels.ndim == 2 else theirs[:, :, None], self.labels[partner], labels)
+            source = augment.label_steps(chosen, n_steps=self.n_steps, seed=rng[0], epoch=rng[1])
+            labels = moved_labels(labels, source)
+        labels = np.swapaxes(labels, 0, 1)
+        return np.ascontiguousarray(labels, np.float32 if self.task.has_values else np.int64)
+
+    def shares(
         self, indices: Sequence[int] | Array, rng: tuple[int, int], augment: Augment, partners: Array | None = None
     ) -> npt.NDArray[np.float32]:
         """float32[B, C], the share of each class in each sample of a mixed batch; arguments as in `batch`."""
@@ -488,7 +541,9 @@ class EventSet:
         self, chosen: Array, rng: tuple[int, int], augment: Augment, partners: Array
     ) -> tuple[Array, Array, Array, Array]:
         """int64[B] each: the partner to blend with (the sample itself: none), then mixing partner, start and stop."""
-        mate = augment.blending(chosen, labels=self.labels, partners=partners, seed=rng[0], epoch=rng[1])
+        mate = chosen
+        if augment.blend:
+            mate = augment.blending(chosen, labels=self.labels, partners=partners, seed=rng[0], epoch=rng[1])
         partner, start, stop = augment.mixing(
             chosen, partners=partners, n_steps=self.n_steps, seed=rng[0], epoch=rng[1]
         )

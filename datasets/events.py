@@ -9,7 +9,8 @@
 
 Arrays: every event has an entry in the time `t_us`, `t_ms` or `t_s`, in `unit` (or the pixel `x`, `y` and the polarity `p`)
 and in `sample`, the number of its sample; every sample has a `label`, a number from 0 or a text, and may have a `group`
-(and any number of `group_NAME`) and a `part`: train, valid or test. Files in SHD's format are read too, with any number
+(and any number of `group_NAME`) and a `part`: train, valid or test. Instead of `label`, `step_label` [samples, steps] has a class for
+each step (-1: none), `target` [samples, K] values for each sample, `step_target` [samples, steps, K] values for each step (NaN: none). Files in SHD's format are read too, with any number
 of channels, with or without `extra/`. A function returns such arrays in a dict, an `EventSet`, or a dict of `EventSet`s
 by part. Unit order: unit // pool; pixels as id = x + W*(y + H*p).
 
@@ -256,6 +257,7 @@ def _part_of(recording: Recording, split: str, options: Options, more: Mapping[s
             f"last {dt_us:g} us; allowed: less than {_MAX_STEP_US:g}. Set data.start=first if the clock does not start at 0, or data.dt_ms"
         )
     check_window(n_steps=options.n_steps, dt_us=dt_us, pool=1, n_units=n_units)
+    _check_steps(recording, options)
     chosen = recording.of_part(split)
     starts, binned = recording.starts, []
     first, last = recording.spans
@@ -313,6 +315,21 @@ def _part_of(recording: Recording, split: str, options: Options, more: Mapping[s
             **({windows.TOGETHER: recording.together} if recording.together else {}),
         },
     )
+
+
+def _check_steps(recording: Recording, options: Options) -> None:
+    """`DataError` unless labels of steps fit the steps."""
+    if not recording.task.per_step:
+        return
+    n_steps = recording.labels.shape[1]
+    if n_steps != options.n_steps:
+        raise DataError(
+            f"{recording.source}: has a {recording.task} for {n_steps:,} steps, but data.n_steps is {options.n_steps:,}; set data.n_steps={n_steps}"
+        )
+    if not options.dt_ms:
+        raise DataError(
+            f"{recording.source}: has a {recording.task}, so the width of a step must be given; set data.dt_ms to the milliseconds of a step"
+        )
 
 
 def _units(

@@ -23,9 +23,11 @@ _MODULES = {
     "dvsgesture": "dvs_gesture",
     "events": "events",
     "nmnist": "nmnist",
+    "qtdb": "qtdb",
     "shd": "shd",
     "ssc": "ssc",
     "synthetic": "synthetic",
+    "yin_yang": "yin_yang",
 }
 NAMES = tuple(_MODULES)
 #: sets that read no files

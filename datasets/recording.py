@@ -1,4 +1,4 @@
-"""The user's events as arrays: every event has a time, a unit and a sample, every sample a label.
+"""The user's events as arrays: every event has a time, a unit and a sample, every sample or step a label.
 
 | array | for | meaning |
 |---|---|---|
@@ -6,6 +6,9 @@
 | `unit`, or `x`, `y` and perhaps `p` | every event | its unit, from 0; or its pixel and polarity (0 or 1, or -1 or 1) |
 | `sample` | every event | the number of its sample, from 0; in any order |
 | `label` | every sample | its class: a whole number from 0, or a text |
+| `step_label` | every sample and step | instead of `label`: [samples, steps], the class of each step, a whole number from 0; -1: no label |
+| `target` | every sample | instead of `label`: [samples] or [samples, K], its values |
+| `step_target` | every sample and step | instead of `label`: [samples, steps] or [samples, steps, K], values of each step; NaN: no value |
 | `group`, `group_NAME` | every sample | optional: its group, such as a speaker, for held-out groups; a whole number or a text |
 | `part` | every sample | optional: train, valid or test |
 """
@@ -26,8 +29,10 @@ import numpy.typing as npt
 from sparsesnn.datasets import arrays, hdf5
 from sparsesnn.datasets.classes import numbered
 from sparsesnn.datasets.convert import progress_bar
+from sparsesnn.datasets.labels import one_form
 from sparsesnn.errors import DataError
 from sparsesnn.event_times import Precision, Wraps, exact_us, spans, unwrap
+from sparsesnn.task import Task
 from sparsesnn.typed import padding_advice
 from sparsesnn.wording import count
 
@@ -37,6 +42,8 @@ PARTS = ("train", "valid", "test")
 #: most names listed in a line
 _MOST_NAMES = 12
 _TIMES = {"t_us": 1.0, "t_ms": 1e3, "t_s": 1e6}
+#: the arrays of labels, of which a file has one, and the names that `labels.one_form` gives them
+_FORMS = {"label": "labels", "step_label": "step_labels", "target": "targets", "step_target": "step_targets"}
 _EVENT = ("unit", "x", "y", "p", "sample")
 _SHD = ("spikes/times", "spikes/units", "labels")
 _SHD_EXTRA = ("extra/speaker", "extra/keys")
@@ -47,7 +54,7 @@ _MAX_PLACES = {"unit": 100_000_000, "x": 10_000, "y": 10_000}
 
 def is_known(name: str) -> bool:
     """Whether an array with this name is read."""
-    return name in (*_TIMES, *_EVENT, "label", "part", "group") or name.startswith("group_")
+    return name in (*_TIMES, *_EVENT, *_FORMS, "part", "group") or name.startswith("group_")
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,8 @@ class Recording:
         t_us: float64[E], microseconds.
         places: "unit", or "x", "y" and perhaps "p": int64[E] each; p is 0 or 1.
         n_events: int64[n], events of each sample.
-        labels, class_names: int64[n] and the names of the numbers; no names if labels are numbers.
+        labels, class_names: int64[n] and the names of the numbers; no names if labels are numbers. Labels of steps, and values, have the
+            forms of `sparsesnn.task.Task`.
         groups, group_names: the same for every group.
         parts: one of `PARTS` for each sample; None: there are no parts.
         source: name for messages.
@@ -73,7 +81,7 @@ class Recording:
     t_us: npt.NDArray[np.float64]
     places: Mapping[str, npt.NDArray[np.int64]]
     n_events: npt.NDArray[np.int64]
-    labels: npt.NDArray[np.int64]
+    labels: Array
     class_names: list[str]
     groups: Mapping[str, npt.NDArray[np.int64]]
     group_names: Mapping[str, list[str]]
@@ -89,6 +97,10 @@ class Recording:
 
     def __len__(self) -> int:
         return self.n_events.size
+
+    @property
+    def task(self) -> Task:
+        return Task.of(self.labels)
 
     @property
     def starts(self) -> npt.NDArray[np.int64]:
@@ -155,9 +167,10 @@ def from_columns(found: arrays.Columns, source: str) -> Recording:
     times = [name for name in _TIMES if name in found]
     if len(times) != 1:
         raise DataError(f"{source}: has {' and '.join(times) or 'no times'}; give one of {', '.join(_TIMES)}")
-    for name in ("sample", "label"):
-        if name not in found:
-            raise DataError(f"{source}: has no array {name!r}; {_asked(name)}")
+    if "sample" not in found:
+        raise DataError(f"{source}: has no array 'sample'; {_asked('sample')}")
+    if not any(name in found for name in _FORMS):
+        raise DataError(f"{source}: has no array 'label'; {_asked('label')}; or give one of {', '.join([*_FORMS][1:])}")
     time, place_names = times[0], _place_names(found, source)
     for name in (time, *place_names, "sample"):
         _check_column(found[name], name, "fiu" if name == time else "biu", source)
@@ -167,15 +180,15 @@ def from_columns(found: arrays.Columns, source: str) -> Recording:
             raise DataError(
                 f"{source}: {name} has {found[name].size:,} entries, {time} {n_all:,}; give one for each event"
             )
-    labels, class_names = numbered(found["label"].whole(), f"{source}: label")
-    n = labels.size
+    labels, class_names, form = _labels(found, source)
+    n = len(labels)
     counts = np.zeros(n, np.int64)
     for where, block in arrays.blocks(found, ["sample"]):
         sample = _whole(block["sample"], "sample", source)
         if sample.size and not 0 <= int(sample.min()) <= int(sample.max()) < n:
             bad = int(np.argmax((sample < 0) | (sample >= n)))
             raise DataError(
-                f"{source}: sample[{where.start + bad}] is {sample[bad]}; label has {count(n, 'sample')}, so 0 to {n - 1:,} are allowed; count samples "
+                f"{source}: sample[{where.start + bad}] is {sample[bad]}; {form} has {count(n, 'sample')}, so 0 to {n - 1:,} are allowed; count samples "
                 "from 0, and give each a label"
             )
         counts += np.bincount(sample, minlength=n)
@@ -223,6 +236,24 @@ def from_columns(found: arrays.Columns, source: str) -> Recording:
         precision=precision,
         wraps=unwrap(t_us, counts),
     )
+
+
+def _labels(found: arrays.Columns, source: str) -> tuple[Array, list[str], str]:
+    """The labels, the names of classes, and the name of the array."""
+    given = [name for name in _FORMS if name in found]
+    if len(given) != 1:
+        raise DataError(f"{source}: has {' and '.join(given)}; keep one of them, which decides the task")
+    (form,) = given
+    whole = found[form].whole()
+    if form == "label":
+        return *numbered(whole, f"{source}: label"), form
+    if form != "target" and whole.ndim < 2:
+        raise DataError(
+            f"{source}: {form} has the shape {list(whole.shape)}; give [samples, steps{', K' if 'target' in form else ''}]"
+        )
+    forms = {_FORMS[name]: whole if name == form else None for name in _FORMS}
+    n_steps = whole.shape[1] if form != "target" else 1
+    return one_form(forms, len(whole), n_steps, source)[1], [], form
 
 
 def _warn_of_empty(n_events: npt.NDArray[np.int64], source: str) -> None:
@@ -274,6 +305,9 @@ def join(recordings: Mapping[str, Recording]) -> Recording:
                 f"{first.source} {', '.join(first.places)} and {'texts' if first.class_names else 'numbers'}; write all parts in the same form"
             )
     several = list(recordings.values())
+    if len({(r.task, r.labels.shape[1:]) for r in several}) > 1:
+        shapes = ", ".join(f"{r.source} has a {r.task}, {list(r.labels.shape)}" for r in several)
+        raise DataError(f"parts have different labels: {shapes}; write all parts in the same form")
     labels, names = _joined([(r.labels, r.class_names) for r in several])
     groups: dict[str, npt.NDArray[np.int64]] = {}
     group_names: dict[str, list[str]] = {}

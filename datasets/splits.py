@@ -15,6 +15,7 @@ from sparsesnn.datasets.classes import listed
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import ConfigError
 from sparsesnn.regular_file import MAX_TEXT_BYTES, check_regular
+from sparsesnn.task import NO_LABEL
 
 Indices = npt.NDArray[np.int64]
 
@@ -46,7 +47,7 @@ def split_validation(
             one recording would be in both.
     """
     rest, held_out = divide(event_set, how, seed=seed, among=among, option=option)
-    if held_out.size:
+    if held_out.size and not event_set.task.has_values:
         parts = {"training": event_set.labels[rest], f"the part of {option} = {how!r}": event_set.labels[held_out]}
         warn_of_missing_classes(parts, event_set.classes, stacklevel=3)
     return rest, held_out
@@ -64,10 +65,11 @@ def divide(
     if kind == "file":
         held_out = np.isin(samples, _listed(Path(rest), len(event_set), how, option))
     elif kind == "random":
+        classes = event_set.labels if event_set.task.is_plain else np.zeros(len(event_set), np.int64)
         held_out = (
-            _random_members(event_set, samples, together, how, rest, seed, option)
+            _random_members(event_set, classes, samples, together, how, rest, seed, option)
             if together
-            else _random(event_set.labels[samples], how, rest, seed, option)
+            else _random(classes[samples], how, rest, seed, option)
         )
     else:
         held_out = _members(event_set, samples, how, kind, rest, option)
@@ -92,7 +94,7 @@ def warn_of_missing_classes(parts: Mapping[str, Indices], names: Sequence[str], 
         parts: the labels of the samples by part. The first is the training part.
         names: of the classes; empty if they are numbers.
     """
-    classes = {part: set(np.unique(labels).tolist()) for part, labels in parts.items()}
+    classes = {part: set(np.unique(labels[labels != NO_LABEL]).tolist()) for part, labels in parts.items()}
     every, (training, *_) = set().union(*classes.values()), classes
     lines = []
     for part, found in classes.items():
@@ -123,7 +125,7 @@ def overrates(event_set: EventSet, how: str) -> str:
 
 
 def _random_members(
-    event_set: EventSet, samples: Indices, name: str, how: str, rest: str, seed: int, option: str
+    event_set: EventSet, classes: Indices, samples: Indices, name: str, how: str, rest: str, seed: int, option: str
 ) -> npt.NDArray[np.bool_]:
     """A share of the members of a group, such as recordings: of those whose samples have the same classes, if these are several."""
     members, of = np.unique(event_set.groups[name][samples], return_inverse=True)
@@ -132,7 +134,7 @@ def _random_members(
             f"{option}: {how!r} holds out whole recordings, but there is one, {_name(event_set, name, int(members[0]))}; give more recordings, or "
             f"{'none' if option == 'valid' else 'a separate test part'}"
         )
-    kinds = [tuple(np.unique(event_set.labels[samples][of == k]).tolist()) for k in range(members.size)]
+    kinds = [tuple(np.unique(classes[samples][of == k]).tolist()) for k in range(members.size)]
     number = {kind: k for k, kind in enumerate(sorted(set(kinds)))}
     held_out = _random(np.array([number[kind] for kind in kinds]), how, rest, seed, option)
     if not held_out.any():  # no two recordings have the same classes

@@ -19,7 +19,8 @@ from sparsesnn.spikes import SpikeBatch
 
 Indices = npt.NDArray[np.int64]
 
-#: spikes and labels: int64[B], one class per sample, or float32[B, C], shares of classes, if samples are mixed
+#: spikes and labels: int64[B], one class per sample, or float32[B, C], shares of classes, if samples are mixed; of other tasks see
+#: `sparsesnn.task.Task`
 Batch = tuple[SpikeBatch, Tensor]
 
 #: makes a batch from sample numbers
@@ -46,7 +47,7 @@ class Batches:
         self.partners = partners
         self._mates: tuple[Indices, Indices] | tuple[None, None] = (None, None)
         if self.augment:
-            self.augment.check(event_set.sensor)
+            self.augment.check(event_set.sensor, event_set.task)
             if self.augment.blend:
                 self._mates = classmates(event_set.labels, partners)
 
@@ -76,11 +77,9 @@ class Batches:
         )
 
     def _labels(self, chosen: Indices, epoch: int) -> Tensor:
-        if self.augment and self.augment.mix:
-            return torch.from_numpy(
-                self.event_set.targets(chosen, (self.seed, epoch), self.augment, partners=self.partners)
-            )
-        return torch.from_numpy(self.event_set.labels[chosen])
+        return torch.from_numpy(
+            self.event_set.batch_labels(chosen, (self.seed, epoch), self.augment, partners=self.partners)
+        )
 
     def _spec(self, epoch: int) -> _core.Augment | None:
         if not self.augment:

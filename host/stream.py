@@ -25,7 +25,7 @@ from sparsesnn.spikes import SpikeBatch
 from sparsesnn.typed import typed
 
 # words for other random orders of an epoch; the order of samples has no word, for compatibility
-_BATCH_ORDER = 1
+_BATCH_ORDER, _CLASS_ORDER = 1, 2
 
 
 @named
@@ -58,6 +58,8 @@ class Stream:
         seed: of the order and of the augmentation.
         augment: changes to the samples; None: no changes.
         bucket_batches: batches sorted by length together; 0 or 1: none. Needs `shuffle`.
+        balance: draw all classes equally often: an epoch has as many samples as before, those of rare classes several times, and of
+            frequent classes a part, other ones in each epoch. Needs `shuffle`, and a class for each sample.
         drop_last: leave out the last batch if it is smaller; its samples are not used in that epoch.
         prefetch: batches made ahead; 0 makes each one on request, without a thread. With 2, one is filled while another
             waits; more, which are small, bridge moments in which other processes have the cores.
@@ -83,6 +85,7 @@ class Stream:
         seed: int,
         augment: Augment | None = None,
         bucket_batches: int = 0,
+        balance: bool = False,
         drop_last: bool = False,
         prefetch: int = 8,
         rank: int = 0,
@@ -116,12 +119,18 @@ class Stream:
                 f"Stream: bucket_batches is {bucket_batches}{'' if shuffle else ' without shuffle'}; "
                 "allowed: 0 (none), or a number of batches together with shuffle"
             )
+        if balance and not (shuffle and event_set.task.is_plain):
+            why = f"samples with a {event_set.task}" if shuffle else "without shuffle"
+            raise ConfigError(
+                f"Stream: balance is True, {why}; allowed: a class for each sample, together with shuffle"
+            )
         self.event_set = event_set
         self.indices: Indices = chosen.astype(np.int64)
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
         self.bucket_batches = bucket_batches
+        self.balance = balance
         self.drop_last = drop_last
         self.prefetch = prefetch
         if per_rank and n_ranks * per_rank < batch_size:
@@ -148,8 +157,20 @@ class Stream:
         """int64[n], the samples in the order of an epoch, for all ranks together."""
         if not self.shuffle:
             return self.indices
-        order = self.indices[hashing.permutation(self.indices.size, hashing.keys(self.seed, epoch))]
+        samples = self._balanced(epoch) if self.balance else self.indices
+        order = samples[hashing.permutation(samples.size, hashing.keys(self.seed, epoch))]
         return self._bucketed(order, epoch) if self.bucket_batches > 1 else order
+
+    def _balanced(self, epoch: int) -> Indices:
+        """int64[n], samples of all classes in turn; those of each class in an order of the epoch, again from its first if it ends."""
+        labels = self.event_set.labels[self.indices]
+        classes, chosen = np.unique(labels), np.empty_like(self.indices)
+        for k, label in enumerate(classes.tolist()):
+            members = self.indices[labels == label]
+            members = members[hashing.permutation(members.size, hashing.keys(self.seed, epoch, _CLASS_ORDER, label))]
+            places = chosen[k :: classes.size]
+            places[:] = members[np.arange(places.size) % members.size]
+        return chosen
 
     def _bucketed(self, order: Indices, epoch: int) -> Indices:
         """The order with whole batches made of samples of similar length; the rest, if any, stays at the end."""
@@ -187,7 +208,8 @@ class Stream:
     def epoch(self, epoch: int, start_batch: int = 0) -> Generator[Batch, None, None]:
         """Iterates over `(spikes, labels)` of an epoch from batch `start_batch`.
 
-        Labels are int64[B], or float32[B, C], the share of each class, if the augmentation mixes samples. Closing the
+        Labels are int64[B], or float32[B, C], the share of each class, if the augmentation mixes samples; of other tasks see
+        `sparsesnn.task.Task`. Closing the
         iterator, or dropping it before its end, ends the thread. An error in the thread is raised here.
         """
         if not 0 <= start_batch <= len(self):

@@ -415,13 +415,13 @@ def adam(parameters: Sequence[tuple[Annotated[NDArray[numpy.float32], dict(order
     the number of steps so far [], which is counted on, and its gradient.
     """
 
-def cross_entropy(potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], labels: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)] | None, shares: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, over_time: str, label_smoothing: float, n_whole: float) -> tuple:
+def cross_entropy(potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], labels: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)] | None, shares: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, class_weights: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, over_time: str, label_smoothing: float, n_whole: float) -> tuple:
     """
     Logits [B, C], losses [B] and their sum / n_whole [], from potentials [T, B, C]; labels int64[B], or
-    shares of the classes float32[B, C].
+    shares of the classes float32[B, C]. For over_time "step", labels are int64[T, B], and logits empty.
     """
 
-def cross_entropy_grad(potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], labels: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)] | None, shares: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, over_time: str, label_smoothing: float, n_whole: float, logits: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], d_loss: float) -> object:
+def cross_entropy_grad(potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], labels: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)] | None, shares: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, class_weights: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, over_time: str, label_smoothing: float, n_whole: float, logits: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], d_loss: float) -> object:
     """
     d_loss times the gradient of the sum of losses / n_whole by the potentials, [T, B, C], or [1, B, C]
     if it is the same at all steps.

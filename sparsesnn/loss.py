@@ -1,7 +1,6 @@
-"""Decoding and losses: from a network's output to logits, cross-entropy and activity regularizers.
+"""Losses of a network's output: cross-entropy of classes, errors of values, and a penalty on activity.
 
-Everything is differentiable in PyTorch and works on the output of every backend; T steps, B samples, N neurons, C classes.
-With a population code the last population has N = k·C neurons, class by class: neurons c·k to c·k + k - 1 are class c.
+Everything is differentiable in PyTorch and works on the output of every engine; T steps, B samples, N neurons, C classes, K values.
 """
 
 from __future__ import annotations
@@ -18,126 +17,50 @@ from torch.nn import functional
 
 from sparsesnn import _core
 from sparsesnn.arguments import named
+from sparsesnn.decoding import DECODINGS as DECODINGS
+from sparsesnn.decoding import OVER_TIME, check_decoding, steps_last
+from sparsesnn.decoding import decode as decode
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.first_order import first_order
-from sparsesnn.options import plain, whole
+from sparsesnn.options import plain
 from sparsesnn.output import Output, at_least_float32
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.task import NO_LABEL
 from sparsesnn.tensor_like import plain_tensor
 
-
-def _steps_last(v: Tensor) -> Tensor:
-    """[T, B, C] as [B, C, T] in memory: a sum over steps then has an order that does not depend on B."""
-    return v.permute(1, 2, 0).contiguous()
-
-
-class _Maximum(torch.autograd.Function):
-    """max_t v[t]; steps with the maximum share its gradient equally, while PyTorch's own maxima differ for ties.
-
-    A readout without input is 0 at every step, so ties are common.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, v: Tensor) -> Tensor:
-        most = v.amax(0)
-        ctx.save_for_backward(v, most)
-        return most
-
-    @staticmethod
-    def backward(ctx: Any, *d: Tensor) -> Any:
-        v, most = ctx.saved_tensors
-        holds = v == most
-        return d[0] * holds / holds.sum(0)
-
-
-def _softmax_sum(v: Tensor) -> Tensor:
-    return _steps_last(v.softmax(-1)).sum(-1)
-
-
-def _maximum(v: Tensor) -> Tensor:
-    most: Tensor = _Maximum.apply(v)
-    return most
-
-
-#: reductions of an LI readout's potentials [T, B, C] to logits [B, C]
-OVER_TIME: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {
-        "max": _maximum,
-        "mean": lambda v: _steps_last(v).mean(-1),
-        "sum": lambda v: _steps_last(v).sum(-1),
-        "last": lambda v: v[-1],
-        "softmax_sum": _softmax_sum,
-    }
-)
-DECODINGS = (*OVER_TIME, "count")
 #: decodings whose cross-entropy the engine computes
-IN_ENGINE = ("mean", "sum", "last", "max")
-
-
-@named
-def decode(output: Output, decoding: str, n_classes: int) -> Tensor:
-    """Logits float32[B, C].
-
-        max, mean, sum, last    logit[b,c] = reduce over t of (1/k)·Σ_j v[t, b, c·k+j]     an LI readout
-        softmax_sum             logit[b,c] = Σ_t softmax_c(v[t, b])                        an LI readout
-        count                   logit[b,c] = Σ_t Σ_j s[t, b, c·k+j]                        a spiking readout (rate code)
-
-    The gradient of "max" goes to the step of the maximum (shared equally among ties).
-
-    Args:
-        output: of the model.
-        decoding: "max", "mean", "sum", "last" or "softmax_sum" for a network that ends in LI; "count" for one that ends in spikes.
-        n_classes: C; the last population has C neurons, or k·C for a population code.
-
-    Errors: `DescriptionError` if the decoding is unknown or does not fit the readout; `ShapeError` if N is not a multiple
-    of C, or there are no steps.
-    Source: max over time, Cramer et al. 2022 (Heidelberg spiking datasets), eq. 5; sum of softmax, Bittar & Garner 2022; rate code, Eshraghian et al. 2023.
-    """
-    n_classes = _check_decoding(decoding, n_classes)
-    name = output.output
-    if decoding == "count":
-        if output.potentials is not None:
-            raise DescriptionError(
-                f"decoding 'count' reads spikes, but {name!r} is an LI readout; use {', '.join(OVER_TIME)}, "
-                "or end the network in a spiking population"
-            )
-        counts = _by_class(output.counts(), name, n_classes)
-        return counts if counts.ndim == 2 else counts.sum(-1)
-    if output.potentials is None:
-        raise DescriptionError(
-            f"decoding {decoding!r} reads potentials, but {name!r} fires; use 'count', or end the network in LI"
-        )
-    if not len(output.potentials):
-        raise ShapeError(f"decoding {decoding!r}: {name!r} has 0 time steps; give a sequence of at least one")
-    potentials = _by_class(output.potentials, name, n_classes)
-    return OVER_TIME[decoding](potentials if potentials.ndim == 3 else potentials.mean(-1))
-
-
-def _check_decoding(decoding: str, n_classes: int) -> int:
-    """The number of classes."""
-    if decoding not in DECODINGS:
-        raise DescriptionError(f"decoding is {decoding!r}; allowed: {', '.join(DECODINGS)}")
-    number = whole(n_classes)
-    if number is None or number < 1:
-        raise DescriptionError(f"decode: n_classes is {n_classes!r}; give a whole number, at least 1")
-    return number
+IN_ENGINE = ("mean", "sum", "last", "max", "step")
+#: errors of values, elementwise
+ERRORS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
+    {"mse": functional.mse_loss, "mae": functional.l1_loss, "huber": functional.huber_loss}
+)
 
 
 @named
 def cross_entropy(
-    output: Output, labels: Tensor, decoding: str, n_classes: int, *, label_smoothing: float = 0.0
+    output: Output,
+    labels: Tensor,
+    decoding: str,
+    n_classes: int,
+    *,
+    label_smoothing: float = 0.0,
+    class_weights: Any = None,
 ) -> Tensor:
-    """Mean over the batch of -log softmax(logits)[label], logits from `decode`; float32[].
+    """Mean over the labels of a batch of -w[label]·log softmax(logits)[label], logits from `decode`; float32[].
 
     Args:
         output, decoding, n_classes: see `decode`.
         labels: whole numbers [B], 0 to C - 1; or floats [B, C], the share of each class in a mixed sample, rows that sum to 1:
-            then the mean of -Σ_c label[b,c]·log softmax(logits)[b,c]. A tensor, sparse too, an array or a list.
+            then the mean of -Σ_c w[c]·label[b,c]·log softmax(logits)[b,c]. For the decoding "step" whole numbers [T, B], where -1
+            stands for no label. A tensor, sparse too, an array or a list.
         label_smoothing: share of the target spread evenly over the classes, in [0, 1).
+        class_weights: floats [C] from 0, w; None: 1 for all. The mean divides by the number of labels, not by the sum of weights.
 
     Errors: those of `decode`; `ShapeError` for labels of another shape or dtype, or out of range.
     """
-    return CrossEntropy(labels, decoding, n_classes, label_smoothing=label_smoothing)(output)
+    return CrossEntropy(labels, decoding, n_classes, label_smoothing=label_smoothing, class_weights=class_weights)(
+        output
+    )
 
 
 @named
@@ -146,11 +69,12 @@ class CrossEntropy:
     `model.learn(spikes, CrossEntropy(labels, "mean", 20))`.
 
     Args:
-        labels, decoding, n_classes, label_smoothing: see `cross_entropy`.
-        n_samples: if the labels are part of a batch, the size of the whole batch: the loss is the sum over the part / n_samples.
+        labels, decoding, n_classes, label_smoothing, class_weights: see `cross_entropy`.
+        n_samples: if the labels are part of a batch, the labels of the whole batch: the loss is the sum over the part / n_samples.
 
     Attributes:
-        logits, losses: of the last output, float32[B, C] and [B], detached.
+        logits: of the last output, float32[B, C], or [T, B, C] for the decoding "step"; detached.
+        losses: float32[B], of the samples; for "step" their sums over steps. Detached.
     """
 
     def __init__(
@@ -160,15 +84,20 @@ class CrossEntropy:
         n_classes: int,
         *,
         label_smoothing: float = 0.0,
+        class_weights: Any = None,
         n_samples: int | None = None,
     ) -> None:
         labels = _labels(labels)
-        n_classes = _check_decoding(decoding, n_classes)
+        n_classes = check_decoding(decoding, n_classes)
         if not isinstance(plain(label_smoothing), (int, float)) or not 0 <= label_smoothing < 1:
             raise DescriptionError(f"cross_entropy: label_smoothing is {label_smoothing!r}; allowed: 0 to below 1")
         self.labels, self.decoding, self.n_classes = labels, decoding, n_classes
         self.label_smoothing = float(label_smoothing)
-        self.n_samples = (len(labels) if labels.ndim else 1) if n_samples is None else plain(n_samples)
+        self.class_weights = None if class_weights is None else _class_weights(class_weights, n_classes)
+        self.per_step = decoding == "step"
+        if n_samples is None:
+            n_samples = int((labels >= 0).sum()) if self.per_step else len(labels) if labels.ndim else 1
+        self.n_samples = plain(n_samples)
         if type(self.n_samples) is not int or self.n_samples < 0:
             raise DescriptionError(f"cross_entropy: n_samples is {n_samples!r}; allowed: whole numbers, 0 or more")
         self._found: tuple[Any, Any] | None = None
@@ -176,6 +105,8 @@ class CrossEntropy:
     @property
     def logits(self) -> Tensor:
         return self._of_last_output(0)
+
+    decoded = logits
 
     @property
     def losses(self) -> Tensor:
@@ -195,14 +126,29 @@ class CrossEntropy:
         logits = at_least_float32(decode(output, self.decoding, self.n_classes))
         self._check(logits.shape)
         self._check_range()
-        losses = self._losses(logits)
+        losses = self.losses_of(logits)
         self._found = logits.detach(), losses.detach()
-        return losses.sum() / self.n_samples
+        return losses.sum() / self._divisor
 
-    def _losses(self, logits: Tensor) -> Tensor:
-        """float32[B]."""
-        labels = self.labels.to(logits.device)
-        return functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="none")
+    @property
+    def _divisor(self) -> int:
+        """The number of labels; 1 for a batch without labels, whose loss is 0."""
+        return max(1, int(self.n_samples))
+
+    def losses_of(self, logits: Tensor) -> Tensor:
+        """float32[B], the loss of each sample from its decoded output, differentiable; for "step" the sum over its steps."""
+        labels, weights = self.labels.to(logits.device), self.class_weights
+        if weights is not None:
+            weights = weights.to(logits.device)
+        losses = functional.cross_entropy(
+            logits.flatten(0, -2),
+            labels.flatten() if self.per_step else labels,
+            weights,
+            ignore_index=NO_LABEL,
+            label_smoothing=self.label_smoothing,
+            reduction="none",
+        )
+        return steps_last(losses.reshape(*logits.shape[:2], 1))[:, 0].sum(-1) if self.per_step else losses
 
     def in_engine(self, output: Output) -> bool:
         """Whether the engine computes it: for a float32 readout on the CPU, with one neuron per class."""
@@ -224,20 +170,28 @@ class CrossEntropy:
     def of_potentials(self, v: np.ndarray) -> tuple[Tensor, Callable[[float], np.ndarray]]:
         """The detached loss of potentials for which `in_engine` holds, and a function for its gradient times a number, [1, B, C] if
         it is the same at all steps."""
-        self._check(v.shape[1:])
+        self._check(v.shape if self.per_step else v.shape[1:])
         labels = self.labels.contiguous().numpy()
         hard = self.labels.dtype == torch.int64
         of = (
             v, labels if hard else None, None if hard else labels,
-            self.decoding, self.label_smoothing, self.n_samples,
+            None if self.class_weights is None else self.class_weights.numpy(),
+            self.decoding, self.label_smoothing, self._divisor,
         )  # fmt: skip
         logits, losses, loss = _core.cross_entropy(*of)
-        self._found = logits, losses
+        self._found = v if self.per_step else logits, losses
         return torch.from_numpy(loss), lambda d_loss: np.asarray(_core.cross_entropy_grad(*of, logits, d_loss))
 
     def _check(self, shape: tuple[int, ...]) -> None:
         """Raises `ShapeError` if the labels do not fit logits of this shape."""
         labels = self.labels
+        if self.per_step:
+            if labels.dtype != torch.int64 or labels.shape != shape[:2]:
+                raise ShapeError(
+                    f"cross_entropy: labels are {labels.dtype} with shape {tuple(labels.shape)}; the decoding 'step' needs whole numbers "
+                    f"with shape {tuple(shape[:2])}, [T, B]: a class for each step of each sample, and {NO_LABEL} for no label"
+                )
+            return
         shares = labels.dtype == torch.float32
         if labels.shape != shape[: 2 if shares else 1] or not (shares or labels.dtype == torch.int64):
             raise ShapeError(
@@ -260,10 +214,10 @@ class CrossEntropy:
         if self.labels.dtype != torch.int64 or not self.labels.numel():
             return
         low, high = torch.aminmax(self.labels)
-        if low < 0 or high >= self.n_classes:
+        if low < (NO_LABEL if self.per_step else 0) or high >= self.n_classes:
             raise ShapeError(
-                f"cross_entropy: labels run from {int(low)} to {int(high)}; allowed: 0 to {self.n_classes - 1}; "
-                "correct the labels or raise n_classes"
+                f"cross_entropy: labels run from {int(low)} to {int(high)}; allowed: 0 to {self.n_classes - 1}"
+                f"{', and -1 for no label' if self.per_step else ''}; correct the labels or raise n_classes"
             )
 
 
@@ -285,7 +239,7 @@ class _CrossEntropyInEngine(torch.autograd.Function):
         if torch.is_grad_enabled() and type(ctx.loss).of_potentials is CrossEntropy.of_potentials:
             loss, (v,) = ctx.loss, ctx.saved_tensors
             logits = OVER_TIME[loss.decoding](v)
-            gradient = torch.autograd.grad(loss._losses(logits).sum() / loss.n_samples, v, d[0], create_graph=True)
+            gradient = torch.autograd.grad(loss.losses_of(logits).sum() / loss._divisor, v, d[0], create_graph=True)
             return *gradient, None
         return _gradient_in_engine(ctx, *d)
 
@@ -294,6 +248,77 @@ class _CrossEntropyInEngine(torch.autograd.Function):
 def _gradient_in_engine(ctx: Any, *d: Tensor) -> tuple[Tensor, None]:
     (v,) = ctx.saved_tensors  # PyTorch checks whether it has changed since
     return torch.from_numpy(ctx.gradient(float(d[0]))).expand_as(v), None
+
+
+@named
+class RegressionLoss:
+    """The mean error of values of one batch, a function of the output and a loss for `Model.learn`:
+
+        mse     (1/n) Σ (y - target)²
+        mae     (1/n) Σ |y - target|
+        huber   (1/n) Σ h(|y - target|)        h(e) = e²/2 up to 1, above it e - 1/2
+
+    over the n targets that are given, y from `decode`.
+
+    Args:
+        targets: floats [B, K], or [T, B, K] for the decoding "step"; NaN: no target.
+        decoding: see `decode`; the readout has K neurons, or k·K for a population code.
+        error: "mse", "mae" or "huber".
+        n_targets: if these targets are part of a batch, the number of targets of the whole batch, n; None: n is counted.
+
+    Attributes:
+        outputs: y of the last output, detached.
+        losses: float32[B], the sum of the errors of each sample, detached.
+
+    Errors: those of `decode`; `DescriptionError` for an unknown error; `ShapeError` for targets that do not fit the output.
+    """
+
+    def __init__(self, targets: Any, decoding: str, error: str = "mse", *, n_targets: int | None = None) -> None:
+        self.targets = plain_tensor(targets, "RegressionLoss: targets").float()
+        if error not in ERRORS:
+            raise DescriptionError(f"RegressionLoss: error is {error!r}; allowed: {', '.join(ERRORS)}")
+        if self.targets.ndim != (3 if decoding == "step" else 2):
+            raise ShapeError(
+                f"RegressionLoss: targets have the shape {tuple(self.targets.shape)}; give [B, K], or [T, B, K] with the decoding 'step'"
+            )
+        self.n_values = check_decoding(decoding, self.targets.shape[-1])
+        self.decoding, self.error = decoding, error
+        given = int((~self.targets.isnan()).sum()) if n_targets is None else n_targets
+        self.n_targets = max(1, given)  # without a target the loss is 0
+        self._found: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def outputs(self) -> Tensor:
+        return self._of_last_output(0)
+
+    decoded = outputs
+
+    @property
+    def losses(self) -> Tensor:
+        return self._of_last_output(1)
+
+    def _of_last_output(self, k: int) -> Tensor:
+        if self._found is None:
+            raise AttributeError("RegressionLoss: outputs and losses exist only after a call with an output")
+        return self._found[k]
+
+    def __call__(self, output: Output) -> Tensor:
+        """The loss of an output, float32[], differentiable."""
+        outputs = at_least_float32(decode(output, self.decoding, self.n_values))
+        if self.targets.shape != outputs.shape:
+            raise ShapeError(
+                f"RegressionLoss: targets have the shape {tuple(self.targets.shape)}, the decoded output {tuple(outputs.shape)}; both must agree"
+            )
+        losses = self.losses_of(outputs)
+        self._found = outputs.detach(), losses.detach()
+        return losses.sum() / self.n_targets
+
+    def losses_of(self, outputs: Tensor) -> Tensor:
+        """float32[B], the sum of the errors of each sample from its decoded output, differentiable."""
+        targets = self.targets.to(outputs.device)
+        errors = ERRORS[self.error](outputs, targets.where(~targets.isnan(), outputs.detach()), reduction="none")
+        of_samples = errors if errors.ndim == 2 else steps_last(errors).flatten(1)
+        return of_samples.sum(-1)
 
 
 @named
@@ -366,15 +391,15 @@ def _labels(given: Any) -> Tensor:
     return labels if labels.dtype == torch.bool else labels.long()
 
 
-def _by_class(x: Tensor, name: str, n_classes: int) -> Tensor:
-    """[..., N] as [..., C, k]; unchanged if k is 1."""
-    n = x.shape[-1]
-    if n % n_classes:
+def _class_weights(given: Any, n_classes: int) -> Tensor:
+    """float32[C]; `ShapeError` for another shape, or weights that are negative or not finite."""
+    weights = plain_tensor(given, "cross_entropy: class_weights").detach().float().contiguous()
+    if weights.shape != (n_classes,) or not bool((weights >= 0).all() and weights.isfinite().all()):
         raise ShapeError(
-            f"decode: {name!r} has {n} neurons for {n_classes} classes; give it {n_classes}, or k·{n_classes} "
-            "for a population code"
+            f"cross_entropy: class_weights have the shape {tuple(weights.shape)} and run from {float(weights.min()) if weights.numel() else 0:g}; "
+            f"give {n_classes} finite numbers from 0, one for each class"
         )
-    return x if n == n_classes else x.reshape(*x.shape[:-1], n_classes, n // n_classes)
+    return weights
 
 
 def __getattr__(name: str) -> Any:

@@ -304,9 +304,11 @@ def _line(entry: Entry) -> str:
 
 
 def _summary(split: str, event_set: EventSet) -> str:
+    from sparsesnn.train.start import outputs_text
+
     return (
         f"{split}: {count(len(event_set), 'sample')}, {count(event_set.n_steps, 'step')}, "
-        f"{count(event_set.n_neurons, 'neuron')}, {count(event_set.n_classes, 'class')}, "
+        f"{count(event_set.n_neurons, 'neuron')}, {outputs_text(event_set)}, "
         f"activity {event_set.activity():.4f}\n"
         f"  {count(event_set.n_events, 'event')}: {count(event_set.ids.size, 'spike')}"
         + (f" that count {event_set.n_counted:,}" if event_set.values is not None else "")
@@ -315,6 +317,8 @@ def _summary(split: str, event_set: EventSet) -> str:
 
 
 def _class_name(event_set: EventSet, sample: int) -> str:
+    if not event_set.task.is_plain:
+        return event_set.task.name
     label = int(event_set.labels[sample])
     names = event_set.description.get("classes", [])
     return f"class {label}" + (f" ({names[label]})" if label < len(names) and names[label] != str(label) else "")

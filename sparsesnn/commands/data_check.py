@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from sparsesnn.errors import ConfigError
 from sparsesnn.event_times import STARTS
+from sparsesnn.task import NO_LABEL
 from sparsesnn.wording import printable
 
 if TYPE_CHECKING:
@@ -78,11 +79,18 @@ def _check(options: argparse.Namespace) -> int:
     for line in describe(recording, parts_of(recording), options.start or "zero"):
         print(printable(line))
     start = options.start or ("first" if recording.begins_late else "zero")
-    dt_us = window_of(recording, Options(start=start))
+    n_steps = recording.labels.shape[1] if recording.task.per_step else Options.n_steps
+    dt_us = window_of(recording, Options(start=start, n_steps=n_steps))
     more = "" if start == "zero" else f" --set data.start={start}"
     more += f" --set data.time_unit={options.time_unit}" if options.time_unit else ""
+    if recording.task.per_step:  # the width cannot be known: the last steps may be empty
+        more += f" --set data.n_steps={n_steps} --set data.dt_ms={dt_us / 1e3:g}"
     command = f"sparsesnn train events --data {shlex.quote(str(options.file))}{more}"
-    print(printable(f"train    {command}   ({Options.n_steps} steps of {dt_us / 1e3:g} ms)"))
+    print(printable(f"train    {command}   ({n_steps} steps of {dt_us / 1e3:g} ms)"))
+    if recording.task.per_step:
+        print(
+            "note     data.dt_ms must be the width of the steps that were labeled; the one above is the least that holds all events"
+        )
     for text in recording.precision.notes(np.concatenate(recording.spans), dt_us):
         print(f"note     {text}")
     if options.no_plot:
@@ -115,7 +123,7 @@ def describe(recording: Recording, parts: list[str], start: str = "zero") -> lis
         f"a unit fires {units.size / n_units / seconds:.4g} times a second on average, the busiest "
         f"({fired[busiest] if fired.size else 0:,}) {per_unit[busiest] / seconds if fired.size else 0:.4g}",
         f"times    first events at {_three(first / 1e3)} ms, durations {_three(length / 1e3)} ms",
-        f"classes  {_named(recording.labels, recording.class_names)}",
+        _labels_line(recording),
     ]
     lines += [
         f"group    {name}: {_named(group, recording.group_names.get(name, []))}"
@@ -127,8 +135,11 @@ def describe(recording: Recording, parts: list[str], start: str = "zero") -> lis
         lines.append("note     there are no events to learn from")
     if "train" not in parts:
         lines.append("note     the part 'train' has no samples to learn from")
-    if recording.labels.size and np.unique(recording.labels).size < 2:
-        lines.append("note     there is only one class: nothing to distinguish")
+    labels = _numbers(recording)
+    if labels.size and np.unique(labels).size < 2:
+        lines.append(
+            f"note     there is only one {'value' if recording.task.has_values else 'class'}: nothing to distinguish"
+        )
     return lines
 
 
@@ -140,12 +151,10 @@ def draw(recording: Recording, path: Path, *, title: str) -> None:
     figure = new_figure(11, 6)
     above, below = figure.subplots(2, 3)
     filled = recording.n_events > 0
-    for axes, label in zip(above, np.unique(recording.labels[filled])[:3].tolist(), strict=False):
-        sample = int(np.flatnonzero(filled & (recording.labels == label))[0])
+    for axes, sample in zip(above, _examples(recording, filled), strict=False):
         own = slice(int(starts[sample]), min(int(starts[sample + 1]), int(starts[sample]) + _MOST_DOTS))
         axes.plot(recording.t_us[own] / 1e3, units[own], ".", markersize=2, color=BLUE)
-        name = recording.class_names[label] if recording.class_names else str(label)
-        axes.set_title(f"sample {sample}, class {shown(name)}", fontsize=9)
+        axes.set_title(f"sample {sample}{_class_of(recording, sample)}", fontsize=9)
         axes.set_xlabel("ms")
     above[0].set_ylabel("unit")
     fired, per_unit = _per_unit(units)
@@ -159,14 +168,51 @@ def draw(recording: Recording, path: Path, *, title: str) -> None:
     below[1].plot(length, recording.n_events[filled] if filled.any() else [0], ".", markersize=3, color=ORANGE)
     below[1].set_xlabel("duration of a sample, ms")
     below[1].set_ylabel("events of the sample")
-    labels, n_samples = np.unique(recording.labels, return_counts=True)
-    below[2].bar(np.arange(labels.size), n_samples, color=GREEN)
-    if labels.size <= _MOST_NAMES:
-        names = [shown(recording.class_names[k] if recording.class_names else k) for k in labels.tolist()]
-        below[2].set_xticks(np.arange(labels.size), names, rotation=30, fontsize=8)
-    below[2].set_xlabel("class")
-    below[2].set_ylabel("samples")
+    if recording.task.has_values:
+        below[2].hist(_numbers(recording), bins=30, color=GREEN)
+    else:
+        labels, n_samples = np.unique(_numbers(recording), return_counts=True)
+        below[2].bar(np.arange(labels.size), n_samples, color=GREEN)
+        if labels.size <= _MOST_NAMES:
+            names = [shown(recording.class_names[k] if recording.class_names else k) for k in labels.tolist()]
+            below[2].set_xticks(np.arange(labels.size), names, rotation=30, fontsize=8)
+    below[2].set_xlabel("value" if recording.task.has_values else "class")
+    below[2].set_ylabel("steps" if recording.task.per_step else "samples")
     save(figure, path, title)
+
+
+def _numbers(recording: Recording) -> npt.NDArray[Any]:
+    """All labels or values, flat, without the steps that have none."""
+    labels = recording.labels
+    given: npt.NDArray[Any] = labels[~np.isnan(labels) if recording.task.has_values else labels != NO_LABEL]
+    return given
+
+
+def _labels_line(recording: Recording) -> str:
+    """The classes and the samples (or steps) of each, or the range of values."""
+    task, numbers = recording.task, _numbers(recording)
+    if not task.has_values:
+        text = f"classes  {_named(numbers, recording.class_names)}"
+        unlabeled = recording.labels.size - numbers.size
+        return text + (f" steps, {unlabeled:,} without a label" if task.per_step else "")
+    return f"values   {recording.labels.shape[-1]} for each {'step' if task.per_step else 'sample'}: {_three(numbers)}"
+
+
+def _examples(recording: Recording, filled: npt.NDArray[np.bool_]) -> list[int]:
+    """Samples to draw: the first of each of three classes; without a class of their own the first three."""
+    labels = recording.labels
+    if not recording.task.is_plain:
+        return [int(k) for k in np.flatnonzero(filled)[:3]]
+    return [int(np.flatnonzero(filled & (labels == label))[0]) for label in np.unique(labels[filled])[:3]]
+
+
+def _class_of(recording: Recording, sample: int) -> str:
+    from sparsesnn.figures import shown
+
+    if not recording.task.is_plain:
+        return ""
+    label = int(recording.labels[sample])
+    return f", class {shown(recording.class_names[label] if recording.class_names else str(label))}"
 
 
 def _spans(recording: Recording) -> list[tuple[float, float]]:

@@ -40,7 +40,7 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
     parser.add_argument(
-        "--predictions", type=Path, metavar="FILE", help="write label, predicted class and logits of every sample (CSV)"
+        "--predictions", type=Path, metavar="FILE", help="write the label and output of every sample, or step (CSV)"
     )
     parser.add_argument(
         "--confusion", action="store_true", help="print the confusion matrix and draw confusion.png in the run folder"
@@ -50,9 +50,10 @@ def register(commands: Any) -> None:
 
 
 def _eval(options: argparse.Namespace) -> int:
+    from sparsesnn.errors import ConfigError
     from sparsesnn.train.evaluation import evaluate_run
-    from sparsesnn.train.predictions import Predictions
-    from sparsesnn.train.report import percent
+    from sparsesnn.train.predictions import Confusion, Predictions
+    from sparsesnn.train.report import percent, shown_score
     from sparsesnn.wording import count, printable
 
     predictions = Predictions()
@@ -69,7 +70,10 @@ def _eval(options: argparse.Namespace) -> int:
     )
     if options.predictions is not None:
         predictions.write(options.predictions)
-    confusion = predictions.confusion()
+    task = predictions.task
+    if task.has_values and (options.confusion or options.per_class):
+        raise ConfigError("--confusion, --per-class: this run predicts values, not classes; leave them out")
+    confusion = Confusion(0) if task.has_values else predictions.confusion()
     if options.confusion:
         result["confusion"] = confusion.counts.tolist()
     if options.per_class:
@@ -80,12 +84,15 @@ def _eval(options: argparse.Namespace) -> int:
             _draw(options, confusion, predictions.names, result)
         return 0
     of = f"{count(result['n_samples'], 'sample')}, after epoch {result['epoch']}"
-    print(f"{options.split} accuracy {percent(result['accuracy'])} of {of}")
+    if task.per_step:
+        of = f"{count(result['n_labels'], 'value' if task.has_values else 'labeled step')} in {of}"
+    scores = ", ".join(shown_score(name, result[name]) for name in ("accuracy", "rmse", "r2") if name in result)
+    print(f"{options.split} {scores} of {of}")
     print(f"loss {result['loss']:.4f}, {result['samples_per_s']:,.0f} samples/s")
     for name, activity in result["activity"].items():
         print(f"{name}: activity {activity:.4f}, dropped {result['dropped'][name]:,}")
     for row in result.get("per_class", ()):
-        of = count(row["n_samples"], "sample")
+        of = count(row["n_samples"], "step" if task.per_step else "sample")
         shares = ", ".join(f"{what} {percent(row[what])}" for what in ("precision", "recall", "f1"))
         print(printable(f"class {row['name']}: {shares} ({of})"))
     if options.confusion:

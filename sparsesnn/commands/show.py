@@ -55,10 +55,11 @@ def register(commands: Any) -> None:
 def _show(options: argparse.Namespace) -> int:
     import torch
 
+    from sparsesnn.decoding import decode
     from sparsesnn.layers import fires
-    from sparsesnn.loss import decode
     from sparsesnn.train import plots
     from sparsesnn.train.evaluation import load_run
+    from sparsesnn.train.output_plots import verdict
 
     run = load_run(options.checkpoint, data=options.data, weights=options.weights)
     config, part = run.config, run.part(options.split)
@@ -67,27 +68,32 @@ def _show(options: argparse.Namespace) -> int:
     if options.neurons < 0:
         raise ConfigError(f"--neurons: is {options.neurons}; give 0 or more")
     index = part.indices[options.sample : options.sample + 1]
-    spikes, label = part.event_set.batch(index), int(part.event_set.labels[index[0]])
+    spikes, labels = part.event_set.batch(index), torch.from_numpy(part.event_set.batch_labels(index))
     with torch.no_grad():
         output = run.model(spikes)
         firing = [name for name, p in run.network.populations.items() if fires(p)]
         chosen = {name: _most_active(output, name, options.neurons) for name in firing if options.neurons}
         output = run.model(spikes, record=chosen)
-    logits = decode(output, config.loss.decoding_for(run.network), run.n_classes)[0].tolist()
+    task = run.engine.training.task
+    decoded = decode(output, run.engine.training.decoding, run.n_classes)
     folder = options.checkpoint if options.checkpoint.is_dir() else options.checkpoint.parent
     out = options.out or folder / f"sample-{options.sample}.png"
     dt_us = part.event_set.dt_us
     try:
         plots.plot_raster(
-            run.network, spikes, output, label, logits, out,
+            run.network, spikes, output, labels, decoded, out,
             title=f"{config.data.name}, {options.split} sample {options.sample}",
+            task=task,
             dt_ms=None if dt_us is None else dt_us / 1e3,
             names=part.class_names,
         )  # fmt: skip
     except OSError as error:
         raise ConfigError(f"--out: {out} cannot be written ({error.strerror}); give another file") from None
+    if not task.is_plain:
+        print(printable(f"{out}: {verdict(task, decoded, labels)}"))
+        return 0
     names = part.class_names or [str(k) for k in range(run.n_classes)]
-    print(printable(f"{out}: class {names[label]}, read as {names[max(range(len(logits)), key=logits.__getitem__)]}"))
+    print(printable(f"{out}: class {names[int(labels[0])]}, read as {names[int(decoded[0].argmax())]}"))
     return 0
 
 

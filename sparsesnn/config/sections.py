@@ -7,14 +7,15 @@ from typing import Any, ClassVar
 
 from sparsesnn import datasets, engines
 from sparsesnn.config.tables import Table, fill_spreads, spread
+from sparsesnn.decoding import OVER_TIME
 from sparsesnn.engines import Objective, Updates
 from sparsesnn.engines.dropout import Dropout
 from sparsesnn.errors import ConfigError
 from sparsesnn.init import Recurrence
 from sparsesnn.layers import is_readout
-from sparsesnn.loss import OVER_TIME
 from sparsesnn.network import Network
 from sparsesnn.options import Option, check, option, options_of
+from sparsesnn.task import PLAIN, Task
 
 AUTO = "auto"
 
@@ -76,20 +77,32 @@ class DataConfig(Section, name="data"):
 
 @dataclass(frozen=True)
 class LossConfig(Section, Objective, name="loss"):
-    """The loss: cross-entropy and, optionally, a penalty on too low or too high activity."""
+    """The loss: cross-entropy of classes or the error of values and, optionally, a penalty on too low or too high activity."""
 
     decoding: str = option(
         AUTO,
-        "the output that is decoded: the potential over time (softmax_sum: the sum over time of its softmax over classes) or the count "
-        "of spikes; auto: max for an LI readout, count for a spiking one",
+        "the output that is decoded: the potential over time (softmax_sum: the sum over time of its softmax over classes), the potential "
+        "at each step, or the count of spikes; auto: step if each step has a label or values, else max (of values: mean) for an LI readout, "
+        "count for a spiking one",
         choices=(AUTO, *OVER_TIME, "count"),
     )
 
-    def decoding_for(self, network: Network) -> str:
-        """The decoding for this network's readout; `ConfigError` if the chosen one does not fit."""
+    def decoding_for(self, network: Network, task: Task = PLAIN) -> str:
+        """The decoding for this network's readout and task; `ConfigError` if the chosen one does not fit."""
         readout = is_readout(network.populations[network.output])
+        if task.per_step and not readout:
+            raise ConfigError(
+                f"loss.decoding: each step has a {'value' if task.has_values else 'label'}, but {network.output!r} is spiking; end the network in LI"
+            )
         if self.decoding == AUTO:
-            return "max" if readout else "count"
+            return "step" if task.per_step else "count" if not readout else "mean" if task.has_values else "max"
+        if task.per_step != (self.decoding == "step"):
+            allowed = (
+                "auto, step" if task.per_step else ", ".join(name for name in (AUTO, *OVER_TIME) if name != "step")
+            )
+            raise ConfigError(
+                f"loss.decoding: is {self.decoding!r}, but the task of the data is: {task}; allowed: {allowed}"
+            )
         if readout == (self.decoding == "count"):
             allowed = ", ".join(OVER_TIME) if readout else "count"
             kind = "an LI readout" if readout else "spiking"
@@ -185,6 +198,10 @@ class TrainConfig(Section, engines.options_class(), name="train"):  # type: igno
         "number of batches whose samples are sorted by length, so that each batch has similar ones; 0: none",
         low=0,
         high=_MANY,
+    )
+    balance: bool = option(
+        False,
+        "draw all classes equally often in training: samples of rare classes several times an epoch, of frequent ones a part",
     )
     drop_last: bool = option(False, "leave out the last batch of an epoch if it is smaller")
     checkpoint_seconds: float = option(

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from sparsesnn.decoding import decode
 from sparsesnn.engines.dropout import Dropout, Heard
-from sparsesnn.engines.objective import Objective, gather
+from sparsesnn.engines.objective import Criterion, Objective, gather, gather_rows
 from sparsesnn.engines.optimizers import Updates
 from sparsesnn.engines.registry import options_for
 from sparsesnn.engines.runner import Runner
@@ -27,11 +27,13 @@ from sparsesnn.engines.tensors import first_not_finite
 from sparsesnn.errors import NotFiniteError
 from sparsesnn.host.comm import Communicator, Grid
 from sparsesnn.init import Recurrence
-from sparsesnn.loss import decode
+from sparsesnn.loss import CrossEntropy, RegressionLoss
 from sparsesnn.network import Network
 from sparsesnn.options import option
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.task import PLAIN, Task
+from sparsesnn.value_errors import ValueErrors, sums_of_samples
 
 
 def weight_dtype(*others: str) -> Any:
@@ -54,8 +56,10 @@ class Training:
     """The settings that a run gives an engine, besides the network.
 
     Args:
-        n_classes: C.
-        decoding: decoding of the readout, see `sparsesnn.loss.decode`.
+        n_classes: C; of a task with values K.
+        decoding: decoding of the readout, see `sparsesnn.decoding.decode`.
+        task: what the samples teach.
+        class_weights: [C], weights of the classes in the loss of training; None: equal.
         batch: samples per step, over all replicas.
         seed: seed of the initial weights.
         objective: the loss.
@@ -70,6 +74,8 @@ class Training:
 
     n_classes: int
     decoding: str
+    task: Task = PLAIN
+    class_weights: Sequence[float] | None = None
     batch: int = 1
     seed: int = 0
     objective: Objective = field(default_factory=Objective)
@@ -88,7 +94,7 @@ class Batch:
 
     Args:
         spikes: T steps of B samples.
-        labels: int64[B], or float32[B, C], the share of each class in a mixed sample.
+        labels: int64[B], or float32[B, C], the share of each class in a mixed sample; of other tasks see `sparsesnn.task.Task`.
         first_sample: number of samples of the batch that come before these, on other replicas.
         n_samples: size of the whole batch; None: these samples are all of it.
         heard: selects the spikes that dropout keeps; None: all.
@@ -103,7 +109,7 @@ class Batch:
     @property
     def n_whole(self) -> int:
         """Samples of the whole batch."""
-        return len(self.labels) if self.n_samples is None else self.n_samples
+        return self.spikes.n_samples if self.n_samples is None else self.n_samples
 
 
 @dataclass(frozen=True)
@@ -111,8 +117,10 @@ class Step:
     """The results of a batch, over all replicas.
 
     Args:
-        loss: mean over the samples.
-        n_samples, n_correct: samples seen, and classified correctly (as the class of the largest share).
+        loss: mean over the labels.
+        n_samples: samples seen.
+        n_labels, n_correct: labels, one per sample or labeled step, and those predicted correctly (as the class of the largest share).
+        errors: sums of the errors of values; None for classes.
         activity: spikes per neuron and time step, per spiking population.
         dropped: candidates that did not fit in a list, per spiking population.
         gradient_norm: norm of all gradients together before clipping; 0 without training.
@@ -122,10 +130,12 @@ class Step:
 
     loss: float
     n_samples: int
+    n_labels: int
     n_correct: int
     activity: Mapping[str, float]
     dropped: Mapping[str, int]
     gradient_norm: float = 0.0
+    errors: ValueErrors | None = None
     note: str = ""
     warning: str = ""
 
@@ -215,18 +225,37 @@ class Engine(ABC):
 
     @torch.no_grad()
     def infer(self, batch: Batch, seen: Callable[[Output, Tensor], None] | None = None) -> Step:
-        """Evaluates a batch without learning; the loss is the plain cross-entropy and may be infinite or NaN.
+        """Evaluates a batch without learning; the loss is the plain cross-entropy, or the error, and may be infinite or NaN.
 
         Args:
-            seen: called with the output and the logits [B, C] of this replica's samples.
+            seen: called with the output and the decoded values of this replica's samples: logits [B, C], or of other tasks [T, B, C],
+                [B, K] or [T, B, K].
         """
-        output, logits = self.run_decoded(batch)
+        output, decoded = self.run_decoded(batch)
         if seen is not None:
-            seen(output, logits)
-        losses = gather(
-            self.grid.replicas, functional.cross_entropy(logits, batch.labels.to(logits.device), reduction="none")
+            seen(output, decoded)
+        n_labels = self._n_labels(batch)
+        losses = gather(self.grid.replicas, self._criterion(batch, n_labels, trains=False).losses_of(decoded))
+        return self._measured(output, decoded, batch, n_labels, float(losses.sum() / max(1, n_labels)))
+
+    def _n_labels(self, batch: Batch) -> int:
+        """Labels, or values, of the whole batch."""
+        task = self.training.task
+        return batch.n_whole if task.is_plain else self.grid.replicas.sum_counts([task.n_labels(batch.labels)])[0]
+
+    def _criterion(self, batch: Batch, n_labels: int, *, trains: bool) -> Criterion:
+        """The loss of this replica's samples; `trains`: with label smoothing and weights of classes."""
+        training, objective = self.training, self.training.objective
+        if training.task.has_values:
+            return RegressionLoss(batch.labels, training.decoding, objective.error, n_targets=n_labels)
+        return CrossEntropy(
+            batch.labels,
+            training.decoding,
+            training.n_classes,
+            label_smoothing=objective.label_smoothing if trains else 0.0,
+            class_weights=training.class_weights if trains else None,
+            n_samples=n_labels,
         )
-        return self._measured(output, logits, batch.labels, float(losses.sum() / len(losses)))
 
     def run_decoded(self, batch: Batch) -> tuple[Output, Tensor]:
         """`run`, and the logits [B, C] of this replica's samples."""
@@ -241,16 +270,22 @@ class Engine(ABC):
     def output(self, spikes: SpikeBatch) -> Output:
         """The network's full output for samples that all ranks have, without gradients: for plots."""
 
-    def _totals(self, output: Output, n: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
-        """Over all replicas: samples, correctly classified samples, and activity and dropped of each spiking population."""
-        return n, n_correct, output.activity(), output.dropped()
+    def _totals(self, output: Output, counts: Sequence[int]) -> tuple[list[int], dict[str, float], dict[str, int]]:
+        """Over all replicas: the counts, of which the first is that of the samples, and activity and dropped of each spiking population."""
+        return list(counts), output.activity(), output.dropped()
 
-    def _measured(self, output: Output, logits: Tensor, labels: Tensor, loss: float, norm: float = 0.0) -> Step:
-        """The `Step` of the whole batch, from this replica's output and labels."""
-        n = len(labels)
-        classes = (labels if labels.ndim == 1 else labels.argmax(1)).to(logits.device)
-        n_correct = int((logits.detach().argmax(1) == classes).sum()) if n else 0
-        return Step(loss, *self._totals(output, n, n_correct), gradient_norm=norm)
+    def _measured(
+        self, output: Output, decoded: Tensor, batch: Batch, n_labels: int, loss: float, norm: float = 0.0
+    ) -> Step:
+        """The `Step` of the whole batch, from this replica's decoded output and labels."""
+        decoded, labels, task, errors, n_correct = decoded.detach(), batch.labels, self.training.task, None, 0
+        if task.has_values:
+            errors = ValueErrors.of(gather_rows(self.grid.replicas, sums_of_samples(decoded, labels)))
+        elif decoded.numel():
+            shares = labels.is_floating_point()
+            n_correct = int((decoded.argmax(-1) == (labels.argmax(1) if shares else labels).to(decoded.device)).sum())
+        (n_samples, n_correct), activity, dropped = self._totals(output, (batch.spikes.n_samples, n_correct))
+        return Step(loss, n_samples, n_labels, n_correct, activity, dropped, gradient_norm=norm, errors=errors)
 
     # ---- weights -----------------------------------------------------------------------------------------------
 
@@ -342,16 +377,19 @@ class Engine(ABC):
 
 
 def totals_over(
-    replicas: Communicator, counts: Mapping[str, tuple[int, int]], places: Mapping[str, int], n: int, n_correct: int
-) -> tuple[int, int, dict[str, float], dict[str, int]]:
+    replicas: Communicator, counts: Sequence[int], fired: Mapping[str, tuple[int, int]], places: Mapping[str, int]
+) -> tuple[list[int], dict[str, float], dict[str, int]]:
     """`Engine._totals` over the ranks of `replicas`.
 
     Args:
-        counts: spikes and dropped candidates of this rank's samples, by population.
+        fired: spikes and dropped candidates of this rank's samples, by population.
         places: T·N of each of them.
     """
-    fired, dropped = ([pair[k] for pair in counts.values()] for k in (0, 1))
-    sums = replicas.sum_counts([n, n_correct, *fired, *dropped])
-    n, all_fired, all_dropped = sums[0], sums[2 : 2 + len(counts)], sums[2 + len(counts) :]
-    activity = {name: float(total) / max(1, places[name] * n) for name, total in zip(counts, all_fired, strict=True)}
-    return n, sums[1], activity, dict(zip(counts, all_dropped, strict=True))
+    spikes, dropped = ([pair[k] for pair in fired.values()] for k in (0, 1))
+    sums = replicas.sum_counts([*counts, *spikes, *dropped])
+    totals, sums = sums[: len(counts)], sums[len(counts) :]
+    activity = {
+        name: float(total) / max(1, places[name] * totals[0])
+        for name, total in zip(fired, sums[: len(fired)], strict=True)
+    }
+    return totals, activity, dict(zip(fired, sums[len(fired) :], strict=True))

@@ -6,19 +6,31 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from sparsesnn.host.comm import Communicator
-from sparsesnn.loss import activity_regularizer
+from sparsesnn.loss import ERRORS, CrossEntropy, RegressionLoss, activity_regularizer
 from sparsesnn.options import option
 from sparsesnn.output import Output
+
+#: the loss of a batch, see `sparsesnn.loss`
+Criterion = CrossEntropy | RegressionLoss
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What training minimizes: cross-entropy, plus the activity regularizer if a bound is set."""
+    """What training minimizes: cross-entropy of classes or the error of values, plus the activity regularizer if a bound is set."""
 
+    error: str = option(
+        "mse", "error of values: mean squared, mean absolute, or Huber's with a threshold of 1", choices=tuple(ERRORS)
+    )
+    class_weights: str = option(
+        "none",
+        "weights of classes in the loss; balanced: in inverse proportion to the number of training labels, 1 on average over labels",
+        choices=("none", "balanced"),
+    )
     label_smoothing: float = option(0.0, "share of the target that is spread evenly over the classes", low=0, below=1)
     lower: float = option(0.0, "lower bound of the activity, spikes per neuron and step; 0: none", low=0, high=1)
     upper: float = option(0.0, "upper bound of the activity; 0: none", low=0, high=1)
@@ -51,6 +63,13 @@ def gather(comm: Communicator, x: Tensor) -> Tensor:
     if comm.size == 1:
         return x.detach()
     return torch.from_numpy(np.concatenate(comm.all_gather(x.detach().cpu().contiguous().numpy())))
+
+
+def gather_rows(comm: Communicator, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The parts [b, …] of all ranks, concatenated."""
+    if comm.size == 1:
+        return x
+    return np.concatenate([part.reshape(-1, *x.shape[1:]) for part in comm.all_gather(x.reshape(-1))])
 
 
 def sum_whole(comm: Communicator, counts: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ from sparsesnn.engines.base import Batch, Engine, Step, Training
 from sparsesnn.engines.objective import gather, sum_whole
 from sparsesnn.host.comm import Grid
 from sparsesnn.init import Recurrence, init_activity, init_recurrent
-from sparsesnn.loss import CrossEntropy
 from sparsesnn.network import Network
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
@@ -63,26 +62,21 @@ class TorchEngine(Engine):
     # ---- batches -----------------------------------------------------------------------------------------------
 
     def step(self, batch: Batch, lr: float) -> Step:
-        training, objective, replicas = self.training, self.training.objective, self.grid.replicas
+        objective, replicas = self.training.objective, self.grid.replicas
         optimizers.set_learning_rate(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
-        cross_entropy = CrossEntropy(
-            batch.labels,
-            training.decoding,
-            training.n_classes,
-            label_smoothing=objective.label_smoothing,
-            n_samples=batch.n_whole,
-        )
+        n_labels = self._n_labels(batch)
+        criterion = self._criterion(batch, n_labels, trains=True)
         punished: Tensor | None = None
 
         def with_regularizer(output: Output) -> Tensor:
             nonlocal punished
-            loss = cross_entropy(output)
+            loss = criterion(output)
             punished = objective.regularizer(output, n_samples=batch.n_whole, over_batch=partial(sum_whole, replicas))
             return loss + punished
 
-        output = self.learn(batch, with_regularizer if objective.regularizes else cross_entropy)
-        value = float(gather(replicas, cross_entropy.losses).sum() / batch.n_whole)
+        output = self.learn(batch, with_regularizer if objective.regularizes else criterion)
+        value = float(gather(replicas, criterion.losses).sum() / max(1, n_labels))
         if punished is not None:
             value += float(punished.detach())
         self._check_finite("loss", value, lambda: dict(self.model.named_parameters()))
@@ -91,7 +85,7 @@ class TorchEngine(Engine):
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
-        return self._measured(output, cross_entropy.logits, batch.labels, value, norm)
+        return self._measured(output, criterion.decoded, batch, n_labels, value, norm)
 
     def finish_backward(self) -> float:
         """Completes the gradients of the whole batch and clips them; returns their norm before clipping."""

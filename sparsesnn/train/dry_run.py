@@ -123,7 +123,7 @@ def dry_run(config: Config, n_ranks: int, links: Links) -> DryRunResult:
     events = parts.train.event_set
     stream = prepare.train_stream(config, parts.train, grid.replicas)
     before = _peak_bytes()
-    training = prepare.make_training(config, network, parts.n_classes, graded=events.values is not None)
+    training = prepare.make_training(config, network, parts.n_outputs, parts.task, graded=events.values is not None)
     engine = engines.make_engine(t.backend, network, training, grid)
     scale_weights(config, parts, engine, only=[name for name, one in shards.items() if one.n_of(rank)])
     engine.start()

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from sparsesnn import engines
 from sparsesnn.config import Config
-from sparsesnn.config.tables import build
 from sparsesnn.engines import Batch, Engine
 from sparsesnn.engines.average import evaluated_tensors
 from sparsesnn.engines.dropout import Dropout
@@ -27,20 +26,21 @@ from sparsesnn.layers.catalog import define
 from sparsesnn.network import Network
 from sparsesnn.options import part_of
 from sparsesnn.output import Output
+from sparsesnn.task import PLAIN, Task
 from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import prepare
 from sparsesnn.train.checkpoint import CheckpointStore
-from sparsesnn.train.metrics import Progress, Tally
+from sparsesnn.train.metrics import Tally, read_progress
 from sparsesnn.train.predictions import Predictions
 
-#: called with each batch, the network's output, and its logits [B, C]
+#: called with each batch, the network's output, and its decoded values, see `sparsesnn.engines.base.Engine.infer`
 Seen = Callable[[Batch, Output, Tensor], None]
 
 
 def evaluate(
     engine: Engine, stream: Stream, *, after_batch: Callable[[], None] | None = None, seen: Seen | None = None
 ) -> Tally:
-    """One pass over a stream without training: loss (plain cross-entropy), accuracy, activity and dropped.
+    """One pass over a stream without training: loss (plain cross-entropy, or the error of values), scores, activity and dropped.
 
     Args:
         engine: its weights are not changed.
@@ -79,7 +79,7 @@ class SavedRun:
         engine: with the requested weights.
         config: the run's.
         network: the model's network.
-        n_classes: classes of its data.
+        n_classes: classes of its data; of a task with values, their number.
         epoch: the epoch whose final weights these are, counted from 1.
         data: `Parts.fingerprint` of its data.
     """
@@ -136,8 +136,9 @@ def load_run(
     files = saved.best if weights == "best" and saved.best is not None else saved.tensors
     try:
         config, network = Config.from_dict(saved.config), Network.from_dict(saved.network)
-        progress = build(Progress, saved.progress, "progress")
-        n_classes = int(saved.data["n_classes"])
+        progress = read_progress(saved.progress)
+        task = Task.named(saved.data.get("task", PLAIN.name))
+        n_classes = int(saved.data["n_outputs" if task.has_values else "n_classes"])
         _check_description(saved.data.get("description", {}))
     except UnknownModelError as error:
         raise CheckpointError(f"{store.path}: {error}; to load_run give neurons=[…]") from None
@@ -149,7 +150,7 @@ def load_run(
     if network.n_weights() > sum(tensor.numel() for tensor in tensors.values()):
         raise CheckpointError(f"{store.path}: {files[0].file} is too small for its network; it belongs to another one")
     backend = backend or engines.on_host(config.train.backend)
-    training = prepare.make_training(config, network, n_classes)
+    training = prepare.make_training(config, network, n_classes, task)
     options = engines.options_to_evaluate(backend, training.options)
     where = str(store.folder / files[0].file)
     if integers is not None:
@@ -175,7 +176,8 @@ def evaluate_run(
     predictions: Predictions | None = None,
     integers: str | Path | None = None,
 ) -> dict[str, Any]:
-    """The results that `sparsesnn eval` prints: accuracy, loss, n_samples, samples_per_s, activity, dropped, epoch, split, weights.
+    """The results that `sparsesnn eval` prints: accuracy (of values rmse and r2), loss, n_samples, samples_per_s, activity, dropped,
+    epoch, split, weights; for other tasks than a class per sample also task and n_labels.
 
     Args:
         folder, weights, backend, integers: see `load_run`.
@@ -197,24 +199,30 @@ def evaluate_run(
             f"{config.data.name}: the data has steps of {part.event_set.dt_us} us, the run's had {known['dt_us']}; give data like "
             "those it was trained on (--data)"
         )
-    n_neurons, n_classes = part.event_set.n_neurons, part.event_set.n_classes
+    task = run.engine.training.task
+    if part.event_set.task != task:
+        raise DataError(
+            f"{config.data.name}: the task of this data is: {part.event_set.task}, that of the run: {task}; give the data it was trained on (--data)"
+        )
+    n_neurons, n_classes = part.event_set.n_neurons, part.event_set.n_outputs
     n_input = run.network.populations[run.network.inputs[0]].n
     if n_neurons != n_input or n_classes > run.n_classes:
         raise DataError(
-            f"{config.data.name}: the data has {n_neurons} neurons and {n_classes} classes, the network {n_input} and "
+            f"{config.data.name}: the data has {n_neurons} neurons and {n_classes} {'values' if task.has_values else 'classes'}, the network {n_input} and "
             f"{run.n_classes}; give the data it was trained on (--data)"
         )
     if predictions is not None:
-        predictions.samples, predictions.names = part.indices.tolist(), part.class_names
+        predictions.samples, predictions.names, predictions.task = part.indices.tolist(), part.class_names, task
     seen = None if predictions is None else predictions.add
     tally = evaluate(run.engine, prepare.eval_stream(config, part), seen=seen)
     return {
         "split": split,
         "weights": weights,
         "epoch": run.epoch,
-        "accuracy": tally.accuracy,
+        **tally.scores(),
         "loss": tally.loss,
         "n_samples": tally.n_samples,
+        **({} if task.is_plain else {"task": task.name, "n_labels": tally.n_labels}),
         "samples_per_s": tally.samples_per_s,
         "activity": tally.activity,
         "dropped": tally.dropped,

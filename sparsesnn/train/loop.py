@@ -20,7 +20,7 @@ from torch import Tensor
 from sparsesnn import __version__, engines
 from sparsesnn.arguments import named
 from sparsesnn.config import Config
-from sparsesnn.config.tables import build, flatten, plain
+from sparsesnn.config.tables import flatten, plain
 from sparsesnn.engines import Batch, Step
 from sparsesnn.errors import CheckpointError, ConfigError, NotFiniteError
 from sparsesnn.host.comm import Communicator, Grid, Local
@@ -34,11 +34,11 @@ from sparsesnn.train.evaluation import Seen, evaluate
 from sparsesnn.train.folder import begin_run, default_folder, read_folder
 from sparsesnn.train.health import new_warnings
 from sparsesnn.train.loggers import close_all, make_loggers
-from sparsesnn.train.metrics import RESULT, MetricsFile, Progress, Result, Tally
+from sparsesnn.train.metrics import RESULT, MetricsFile, Progress, Result, Tally, read_progress
 from sparsesnn.train.operations import Operations, note
 from sparsesnn.train.plots import plot_run
 from sparsesnn.train.predictions import Confusion
-from sparsesnn.train.report import Report, optional, percent
+from sparsesnn.train.report import Report, optional, summarize
 from sparsesnn.train.signals import StoppedError, StopRequest, stop_on_signals
 from sparsesnn.train.start import first_batches, introduce, scale_weights, take_weights
 from sparsesnn.train.tensorboard import tensorboard_of
@@ -143,7 +143,12 @@ class Run:
         self.progress = Progress()
         self.best: tuple[ckpt.TensorFile, ...] | None = None
         self.training = prepare.make_training(
-            config, self.network, parts.n_classes, graded=parts.train.event_set.values is not None
+            config,
+            self.network,
+            parts.n_outputs,
+            parts.task,
+            graded=parts.train.event_set.values is not None,
+            class_weights=prepare.class_weights(config, parts.train),
         )
         self.engine = engines.make_engine(config.train.backend, self.network, self.training, grid)
         self.store = CheckpointStore(folder, grid, self.engine.columns)
@@ -197,7 +202,7 @@ class Run:
         if prepare.in_numbers(Network.from_dict(saved.network)) != prepare.in_numbers(self.network):
             raise CheckpointError(f"{where}: belongs to another network; start again in another --out")
         try:
-            self.progress = build(Progress, saved.progress, "progress")
+            self.progress = read_progress(saved.progress)
         except ConfigError as error:
             raise CheckpointError(f"{where}: {error}") from None
         p = self.progress
@@ -347,7 +352,7 @@ class Run:
         """Updates the best epoch by validation, records the epoch, and writes a checkpoint at the beginning of the next."""
         p, t = self.progress, self.progress.tally
         p.epoch, p.batch = p.epoch + 1, 0
-        better = valid is not None and p.note_validation(valid.accuracy, valid.loss)
+        better = valid is not None and p.note_validation(valid.score, valid.loss)
         new_best: tuple[int, Mapping[str, Tensor]] | None = None
         if better:
             with self.engine.evaluated():
@@ -357,9 +362,9 @@ class Run:
             "epoch": p.epoch,
             "step": p.step,
             "loss": t.loss,
-            "accuracy": t.accuracy,
+            **t.scores(),
             "valid_loss": None if valid is None else valid.loss,
-            "valid_accuracy": None if valid is None else valid.accuracy,
+            **(dict.fromkeys(t.scores("valid_")) if valid is None else valid.scores("valid_")),
             "lr": self._learning_rate(p.step - 1),
             "gradient_norm": t.gradient_norm_sum / max(1, t.n_samples),
             "samples_per_s": t.samples_per_s,
@@ -403,12 +408,13 @@ class Run:
         return evaluate(self.engine, stream, after_batch=check, seen=seen)
 
     def _test(self, stop: StopRequest) -> tuple[Tally, Operations, Confusion]:
-        """The test part with the weights that the engine holds: sums, synaptic operations, and the confusion of classes."""
+        """The test part with the weights that the engine holds: sums, synaptic operations, and the confusion of classes (none of values)."""
         operations, confusion = Operations(self.engine), Confusion(self.parts.n_classes)
 
-        def seen(batch: Batch, output: Output, logits: Tensor) -> None:
+        def seen(batch: Batch, output: Output, decoded: Tensor) -> None:
             operations.add(batch.spikes, output)
-            confusion.add(batch.labels, logits.detach().argmax(1).cpu())
+            if not self.parts.task.has_values:
+                confusion.add(batch.labels, decoded.detach().argmax(-1).cpu())
 
         return self._evaluate(self.parts.test, stop, seen), operations, confusion
 
@@ -447,12 +453,12 @@ class Run:
         if self.best is not None and p.best_epoch != p.epoch:
             self.engine.load_weights(self.store.tensors(self.best, self.engine.network), self.best[0].file)
             chosen, operations, confusion = self._test(stop)
-        confusion = confusion.of_all_ranks(self.grid)
+        confusion, has_values = confusion.of_all_ranks(self.grid), self.parts.task.has_values
         result = Result(
             test_accuracy=chosen.accuracy,
             test_accuracy_last=last.accuracy,
             test_loss=chosen.loss,
-            valid_accuracy=p.best_accuracy if self.best is not None else None,
+            valid_accuracy=p.best_score if self.best is not None and not has_values else None,
             valid_loss=p.best_loss if self.best is not None else None,
             best_epoch=p.best_epoch if self.best is not None else p.epoch,
             n_epochs=p.epoch,
@@ -474,17 +480,18 @@ class Run:
             machine=self.engine.machine(),
             dt_ms=self.times.dt_ms,
             tau_ms=self.times.tau_ms,
-            neurobench=operations.neurobench(chosen.accuracy),
+            neurobench=operations.neurobench(chosen.scores()),
             extended=list(p.extended),
             per_class=confusion.per_class(self.parts.test.class_names),
+            task=self.parts.task.name,
+            test_rmse=chosen.rmse,
+            test_r2=chosen.r2,
+            test_rmse_last=last.rmse,
+            valid_rmse=-p.best_score if self.best is not None and has_values else None,
         )
         if self.grid.is_first:
             result.write(self.folder)
-        by = "the highest validation accuracy, then the lowest loss" if self.best is not None else "being the last"
-        self.report.note(
-            f"test    {percent(result.test_accuracy)} with epoch {result.best_epoch}, chosen by {by}"
-            f" (valid {percent(result.valid_accuracy)}; last epoch: test {percent(result.test_accuracy_last)})"
-        )
+        self.report.note(f"test    {summarize(result, is_chosen=self.best is not None)}")
         if result.neurobench:
             self.report.note(f"work    {note(result.neurobench)}")
         self.report.note(f"result  {self.folder / RESULT}")

@@ -10,9 +10,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sparsesnn.config.tables import build
 from sparsesnn.engines import Step
 from sparsesnn.errors import CheckpointError
 from sparsesnn.train.files import inside, read_json, strict_json, write_atomically
+from sparsesnn.value_errors import ValueErrors
 
 METRICS = "metrics.jsonl"
 RESULT = "result.json"
@@ -23,9 +25,11 @@ class Tally:
     """Sums over the batches of a pass; float64, so that an interrupted pass ends with the same sums.
 
     Args:
-        n_samples, n_correct: samples seen, and classified correctly (as the class of the largest share, if samples are
-            mixed).
-        loss_sum: loss times samples.
+        n_samples: samples seen.
+        n_labels, n_correct: labels, one per sample or labeled step, and those predicted correctly (as the class of the largest share,
+            if samples are mixed); of a task with values n_labels counts these.
+        errors: of values.
+        loss_sum: loss times labels.
         activity_sum: per population, activity times samples.
         dropped: per population, candidates that found no slot.
         seconds: wall time.
@@ -37,7 +41,9 @@ class Tally:
     """
 
     n_samples: int = 0
+    n_labels: int = 0
     n_correct: int = 0
+    errors: ValueErrors = field(default_factory=ValueErrors)
     loss_sum: float = 0.0
     activity_sum: dict[str, float] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
@@ -48,13 +54,20 @@ class Tally:
     silent: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.n_labels:  # older checkpoints have a label for each sample
+            self.n_labels = self.n_samples
+
     def add(self, step: Step) -> None:
         """Counts one batch."""
         n = step.n_samples
         self.n_samples += n
         self.n_batches += 1
+        self.n_labels += step.n_labels
         self.n_correct += step.n_correct
-        self.loss_sum += step.loss * n
+        if step.errors is not None:
+            self.errors += step.errors
+        self.loss_sum += step.loss * step.n_labels
         self.gradient_norm_sum += step.gradient_norm * n
         for name, activity in step.activity.items():
             self.activity_sum[name] = self.activity_sum.get(name, 0.0) + activity * n
@@ -64,11 +77,33 @@ class Tally:
 
     @property
     def loss(self) -> float:
-        return self.loss_sum / max(1, self.n_samples)
+        return self.loss_sum / max(1, self.n_labels)
 
     @property
-    def accuracy(self) -> float:
-        return self.n_correct / max(1, self.n_samples)
+    def accuracy(self) -> float | None:
+        """The share of labels predicted correctly; None for values."""
+        return None if self.errors.n else self.n_correct / max(1, self.n_labels)
+
+    @property
+    def rmse(self) -> float | None:
+        """The root of the mean squared error of values; None for classes."""
+        return self.errors.rmse if self.errors.n else None
+
+    @property
+    def r2(self) -> float | None:
+        """The share of the variance of values that is explained; None for classes, and if all values are equal."""
+        return self.errors.r2
+
+    @property
+    def score(self) -> float:
+        """The accuracy, or minus the RMSE: more is better."""
+        return -self.errors.rmse if self.errors.n else self.n_correct / max(1, self.n_labels)
+
+    def scores(self, prefix: str = "") -> dict[str, float | None]:
+        """Accuracy, or RMSE and R², by name."""
+        if self.errors.n:
+            return {f"{prefix}rmse": self.rmse, f"{prefix}r2": self.r2}
+        return {f"{prefix}accuracy": self.accuracy}
 
     @property
     def activity(self) -> dict[str, float]:
@@ -95,7 +130,8 @@ class Progress:
         step: optimizer steps since the beginning.
         first_loss: of the very first step; 0: unknown.
         tally: sums over the batches done.
-        best_epoch, best_accuracy, best_loss: of the best validation so far; epochs count from 1, 0: none yet.
+        best_epoch, best_score, best_loss: of the best validation so far; epochs count from 1, 0: none yet. The score is
+            `Tally.score`; older checkpoints call it best_accuracy.
         trained_samples, trained_s: samples trained, and the time for them in seconds, over all finished epochs.
         waited_s: of these seconds, spent waiting for batches.
         seconds: wall time of training and validation, over all finished epochs.
@@ -106,8 +142,8 @@ class Progress:
         plateau_factor: product of the factors by which the rate has fallen.
         extended: epochs at which the finished run was extended.
 
-    The best epoch is the one with the highest validation accuracy; among equal ones that with the lowest validation loss;
-    among these the first.
+    The best epoch is the one with the highest validation accuracy, or the lowest RMSE of values; among equal ones that with the lowest
+    validation loss; among these the first.
     """
 
     epoch: int = 0
@@ -116,7 +152,7 @@ class Progress:
     first_loss: float = 0.0
     tally: Tally = field(default_factory=Tally)
     best_epoch: int = 0
-    best_accuracy: float = 0.0
+    best_score: float = 0.0
     best_loss: float = math.inf
     trained_samples: int = 0
     trained_s: float = 0.0
@@ -129,11 +165,11 @@ class Progress:
     plateau_factor: float = 1.0
     extended: tuple[int, ...] = ()
 
-    def note_validation(self, accuracy: float, loss: float) -> bool:
+    def note_validation(self, score: float, loss: float) -> bool:
         """Whether the epoch just finished is the best so far, which is then recorded."""
-        better = (accuracy, -loss) > (self.best_accuracy, -self.best_loss) or self.best_epoch == 0
+        better = (score, -loss) > (self.best_score, -self.best_loss) or self.best_epoch == 0
         if better:
-            self.best_epoch, self.best_accuracy, self.best_loss = self.epoch, accuracy, loss
+            self.best_epoch, self.best_score, self.best_loss = self.epoch, score, loss
         return better
 
     def is_over(self, n_epochs: int, patience: int) -> bool:
@@ -148,13 +184,20 @@ class Progress:
             self.plateau_factor, self.stale_epochs = self.plateau_factor * factor, 0
 
 
+def read_progress(table: Mapping[str, Any]) -> Progress:
+    """The progress in a checkpoint; `ConfigError` for unknown keys and invalid values."""
+    if isinstance(table, Mapping):
+        table = {"best_score" if key == "best_accuracy" else key: value for key, value in table.items()}
+    return build(Progress, table, "progress")
+
+
 @dataclass(frozen=True)
 class Result:
     """The result of a run, the content of `result.json`.
 
     Args:
-        test_accuracy: on the test part, of the epoch that validation chose: the highest accuracy, among equal ones the
-            lowest loss. Without a validation part it is the last epoch.
+        test_accuracy: on the test part, of the epoch that validation chose: the highest accuracy (of values: the lowest RMSE), among
+            equal ones the lowest loss. Without a validation part it is the last epoch. If steps have labels, over labeled steps; None for values.
         test_accuracy_last: the same after the last epoch; it takes no part in any choice.
         test_loss: mean loss on the test part, of the chosen epoch.
         valid_accuracy, valid_loss: of the chosen epoch on the validation part; None without one.
@@ -175,13 +218,15 @@ class Result:
         neurobench: synaptic operations per sample and sparsities of the test part, see `operations`; empty if the engine
             returns no spikes.
         extended: epochs at which the finished run was extended; without any, the run follows from the configuration alone.
-        per_class: of the test part: class, name, n_samples, precision, recall and f1.
+        per_class: of the test part: class, name, n_samples (labeled steps, if steps have labels), precision, recall and f1.
+        task: what the samples teach, see `sparsesnn.task.Task`.
+        test_rmse, test_r2, test_rmse_last, valid_rmse: of values, as the accuracies; None for classes.
         machine: for an IPU: measured capacities of lists, and, if emulated, cycles of a training step (`sparsesnn.ipu.cycles`).
         ranks: if there were several: their grid, and the traffic of each in training (`rank_traffic`).
     """
 
-    test_accuracy: float
-    test_accuracy_last: float
+    test_accuracy: float | None
+    test_accuracy_last: float | None
     test_loss: float
     valid_accuracy: float | None
     best_epoch: int
@@ -208,6 +253,11 @@ class Result:
     neurobench: Mapping[str, Any] = field(default_factory=dict)
     extended: Sequence[int] = field(default_factory=list)
     per_class: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    task: str = "class"
+    test_rmse: float | None = None
+    test_r2: float | None = None
+    test_rmse_last: float | None = None
+    valid_rmse: float | None = None
 
     def write(self, folder: Path) -> None:
         write_atomically(folder / RESULT, (strict_json(asdict(self), indent=2) + "\n").encode())

@@ -20,6 +20,9 @@ from sparsesnn.parameters import incoming_of
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.synapses import Synapses
 
+#: NeuroBench's names of scores
+_NEUROBENCH = {"accuracy": "classification_accuracy"}
+
 
 class Operations:
     """Counts the operations for the spikes of evaluated batches; whole numbers, so that sums do not depend on ranks.
@@ -74,8 +77,8 @@ class Operations:
                 n_steps * n_samples * sum(self.network.populations[name].n for name in spikes if name != first)
             )
 
-    def neurobench(self, accuracy: float) -> dict[str, Any]:
-        """NeuroBench's keys, of all ranks together; empty if the engine returned no spikes."""
+    def neurobench(self, scores: Mapping[str, float | None]) -> dict[str, Any]:
+        """NeuroBench's keys, of all ranks together; empty if the engine returned no spikes. `scores`: see `Tally.scores`."""
         grid, model = self.engine.grid, self.engine.model
         tensors = [*model.parameters(), *model.buffers()] if grid.replicas.rank == 0 else []
         own = [x for x in tensors if x.ndim or grid.shards.rank == 0]
@@ -101,7 +104,7 @@ class Operations:
         return {
             "footprint": total["bytes"],
             "connection_sparsity": 1 - total["not_zero"] / max(1, total["weights"]),
-            "classification_accuracy": accuracy,
+            **{_NEUROBENCH.get(name, name): score for name, score in scores.items()},
             "activation_sparsity": 1 - total["spikes"] / max(1, total["places"]),
             "synaptic_operations": {
                 "Effective_MACs": total["multiplied"] / total["samples"],

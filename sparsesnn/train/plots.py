@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
+from sparsesnn.decoding import decode
 from sparsesnn.errors import MissingDependencyError
 from sparsesnn.figures import (
     BLUE,
@@ -27,12 +29,13 @@ from sparsesnn.figures import (
     save,
     shown,
 )
-from sparsesnn.loss import decode
 from sparsesnn.network import Network
 from sparsesnn.output import LayerOutput, Output
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.task import PLAIN, Task
 from sparsesnn.traces import Traces
 from sparsesnn.train.metrics import Result, read_metrics
+from sparsesnn.train.output_plots import MOST_POINTS, MOST_SAMPLES, draw_steps, plot_outputs, verdict
 from sparsesnn.train.predictions import Confusion, class_name
 from sparsesnn.train.report import optional
 from sparsesnn.whole_file import whole_file
@@ -57,14 +60,19 @@ _MOST_NUMBERS, _LARGEST, _MOST_NAMES = 40, 16.0, 80
 
 
 def plot_run(run: Run, result: Result, confusion: Confusion) -> None:
-    """Writes curves, activity, confusion and a raster of the first test sample to the run's folder.
+    """Writes curves, activity, confusion (of values and steps: outputs) and a raster of the first test sample to the run's folder.
 
     All ranks call this, the first one draws. If a plot cannot be drawn, a warning is given.
     """
     test, parts = run.parts.test, run.parts
+    task, some = parts.task, test.indices[: MOST_SAMPLES if parts.task.per_step else MOST_POINTS]
     spikes = test.event_set.batch(test.indices[:1])
     output = run.engine.output(spikes)  # on all ranks
-    logits = decode(output, run.training.decoding, parts.n_classes)[0].tolist()
+    decoded = [
+        decode(run.engine.output(test.event_set.batch(chosen)), run.training.decoding, parts.n_outputs).detach().cpu()
+        for chosen in ([] if task.is_plain else [some])
+    ]
+    logits = decode(output, run.training.decoding, parts.n_outputs).detach().cpu()
     if not run.grid.is_first:
         return
     folder, title = run.folder, f"{run.config.data.name}, {run.folder.name}"
@@ -75,29 +83,38 @@ def plot_run(run: Run, result: Result, confusion: Confusion) -> None:
             run.report.note(f"plots   none: {error}")
             return
         records = read_metrics(folder)
-        label = int(test.event_set.labels[test.indices[0]])
+        labels = torch.from_numpy(test.event_set.batch_labels(test.indices[:1]))
         with optional("curves.png"):
             plot_curves(records, folder / "curves.png", best_epoch=result.best_epoch, title=title)
         with optional("activity.png"):
             plot_activity(records, folder / "activity.png", title=title)
-        with optional("confusion.png"):
-            of = f"{title}, test part, after epoch {result.best_epoch}"
-            plot_confusion(confusion.counts, test.class_names, folder / "confusion.png", title=of)
+        of = f"{title}, test part, after epoch {result.best_epoch}"
+        if not task.has_values:
+            with optional("confusion.png"):
+                plot_confusion(confusion.counts, test.class_names, folder / "confusion.png", title=of)
+        for outputs in decoded:
+            with optional("outputs.png"):
+                plot_outputs(
+                    task, outputs, torch.from_numpy(test.event_set.batch_labels(some)), folder / "outputs.png",
+                    title=of, names=test.class_names, scale=run.times.dt_ms or 1.0,
+                )  # fmt: skip
         with optional("filters.png, maps.png"):
             plot_maps(run.network, run.engine.model, spikes, output, folder, title=title)
         with optional("raster.png"):
             plot_raster(
-                run.network, spikes, output, label, logits, folder / "raster.png",
-                title="first test sample", dt_ms=run.times.dt_ms, names=test.class_names,
+                run.network, spikes, output, labels, logits, folder / "raster.png",
+                title="first test sample", task=task, dt_ms=run.times.dt_ms, names=test.class_names,
             )  # fmt: skip
 
 
 def plot_curves(records: Sequence[Mapping[str, Any]], path: Path, *, best_epoch: int, title: str) -> None:
-    """Loss and accuracy over epochs, training and validation, with the chosen epoch marked."""
+    """Loss and accuracy (of values the RMSE) over epochs, training and validation, with the chosen epoch marked."""
     figure = new_figure(10, 4)
     left, right = figure.subplots(1, 2)
     epochs = [record["epoch"] for record in records]
-    for axes, key, scale in ((left, "loss", 1.0), (right, "accuracy", 100.0)):
+    has_values = "rmse" in records[0] if records else False
+    score = ("rmse", 1.0) if has_values else ("accuracy", 100.0)
+    for axes, key, scale in ((left, "loss", 1.0), (right, *score)):
         marker = "o" if len(epochs) < 40 else None
         axes.plot(epochs, [scale * r[key] for r in records], color=BLUE, marker=marker, markersize=3, label="training")
         valid = [r[f"valid_{key}"] for r in records]
@@ -109,8 +126,8 @@ def plot_curves(records: Sequence[Mapping[str, Any]], path: Path, *, best_epoch:
         axes.set_xlabel("epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
-    left.set_ylabel("loss (cross-entropy)")
-    right.set_ylabel("accuracy, %")
+    left.set_ylabel("loss (error)" if has_values else "loss (cross-entropy)")
+    right.set_ylabel("RMSE" if has_values else "accuracy, %")
     right.legend(frameon=False)
     save(figure, path, title)
 
@@ -196,11 +213,12 @@ def plot_raster(
     network: Network,
     spikes: SpikeBatch,
     output: Output,
-    label: int,
-    logits: Sequence[float],
+    labels: Tensor,
+    decoded: Tensor,
     path: Path,
     *,
     title: str,
+    task: Task = PLAIN,
     dt_ms: float | None = None,
     names: Sequence[str] = (),
 ) -> None:
@@ -209,15 +227,13 @@ def plot_raster(
     Args:
         spikes: B = 1.
         output: the network's output for them; each of its `traces` has a panel.
-        label: its class.
-        logits: [C]; the readout panel names the correct and the predicted class.
+        labels, decoded: of a batch of this one sample, see `sparsesnn.task.Task` and `sparsesnn.engines.base.Engine.infer`; the readout panel
+            compares them.
         dt_ms: width of a step, milliseconds; None: time is in steps.
         names: of the classes; empty: their numbers.
     """
     input_name, scale = network.inputs[0], dt_ms or 1.0
     rasters: dict[str, LayerOutput] = {input_name: spikes, **output.spikes}
-    predicted = int(np.argmax(logits))
-    classes = [shown(class_name(names, k)) for k in range(len(logits))]
     traced = {name: traces for name, traces in output.traces.items() if name in rasters}
     heights = [2.0] * (len(rasters) + len(traced) + 1)
     figure = new_figure(9, 1.0 + sum(heights))
@@ -234,11 +250,21 @@ def plot_raster(
         axes.set_title(network.delays_text(name), fontsize=8, loc="left", pad=2)
         if name in traced:
             _traces(panels.pop(0), name, traced[name], scale)
-    _readout(panels[0], output, label, predicted, classes, scale)
+    if task.per_step:
+        draw_steps(panels[0], task, decoded[:, 0].cpu().numpy(), labels[:, 0].numpy(), names, scale)
+        outcome = verdict(task, decoded.cpu(), labels)
+    elif task.has_values:
+        _values_over_time(panels[0], output, labels[0].tolist(), scale)
+        outcome = verdict(task, decoded.cpu(), labels)
+    else:
+        label, predicted = int(labels[0]), int(decoded[0].argmax())
+        classes = [shown(class_name(names, k)) for k in range(decoded.shape[-1])]
+        _readout(panels[0], output, label, predicted, classes, scale)
+        right = "right" if predicted == label else "wrong"
+        outcome = f"class {classes[label]}, read as {classes[predicted]} ({right})"
     panels[0].set_xlabel("time step" if dt_ms is None else "time, ms")
     panels[0].set_xlim(-0.5 * scale, (spikes.n_steps - 0.5) * scale)
-    verdict = "right" if predicted == label else "wrong"
-    save(figure, path, f"{title}: class {classes[label]}, read as {classes[predicted]} ({verdict})")
+    save(figure, path, f"{title}: {outcome}")
 
 
 def _traces(axes: Axes, name: str, traces: Traces, scale: float) -> None:
@@ -253,6 +279,20 @@ def _traces(axes: Axes, name: str, traces: Traces, scale: float) -> None:
         axes.scatter(time[fired], v[fired, k], s=8, color=color, linewidths=0)
     axes.axhline(1, color=GRAY, linestyle=":", linewidth=0.8)
     axes.set_ylabel(f"{name}\nv / threshold")
+    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.98), ncols=6, borderpad=0)
+    axes.grid(alpha=0.3)
+
+
+def _values_over_time(axes: Axes, output: Output, targets: Sequence[float], scale: float) -> None:
+    """The potential of every value over time, and its target as a dashed line."""
+    potentials = output.potentials
+    assert potentials is not None, "values are decoded from potentials"
+    traces = potentials[:, 0].unflatten(-1, (len(targets), -1)).mean(-1).detach().cpu().numpy()
+    for k, target in enumerate(targets):
+        color, suffix = CYCLE[k % len(CYCLE)], f" {k}" if len(targets) > 1 else ""
+        axes.plot(scale * np.arange(len(traces)), traces[:, k], color=color, linewidth=1, label=f"output{suffix}")
+        axes.axhline(target, color=color, linestyle="--", linewidth=1, label=f"target{suffix}")
+    axes.set_ylabel("readout\npotential")
     axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.98), ncols=6, borderpad=0)
     axes.grid(alpha=0.3)
 
@@ -306,10 +346,7 @@ def plot_confusion(counts: npt.NDArray[np.int64], names: Sequence[str], path: Pa
 def plot_sample(event_set: EventSet, sample: int, path: Path, *, title: str) -> None:
     """One sample of data as the network sees it: frames if it has an image, else a raster."""
     steps, neurons, n_spikes = _events(event_set, sample)
-    label = int(event_set.labels[sample])
-    names = event_set.description.get("classes", [])
-    name = f" ({shown(names[label])})" if label < len(names) and names[label] != str(label) else ""
-    title = f"{title}: class {label}{name}, {n_spikes:,} spikes in {event_set.n_steps} steps"
+    title = f"{title}: {_label_text(event_set, sample)}, {n_spikes:,} spikes in {event_set.n_steps} steps"
     if event_set.sensor is None:
         figure = new_figure(9, 5)
         axes = figure.subplots()
@@ -322,6 +359,15 @@ def plot_sample(event_set: EventSet, sample: int, path: Path, *, title: str) -> 
     else:
         figure = _frames(*_images(steps, neurons, event_set.sensor, event_set.n_steps, _MOST_FRAMES))
     save(figure, path, title)
+
+
+def _label_text(event_set: EventSet, sample: int) -> str:
+    """Such as `class 3 (left)`, or the task if labels are no single classes."""
+    if not event_set.task.is_plain:
+        return event_set.task.name
+    label = int(event_set.labels[sample])
+    names = event_set.description.get("classes", [])
+    return f"class {label}" + (f" ({shown(names[label])})" if label < len(names) and names[label] != str(label) else "")
 
 
 def animate_sample(event_set: EventSet, sample: int, path: Path) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from sparsesnn.options import part_of
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
 from sparsesnn.partition.target import Target
+from sparsesnn.task import NO_LABEL, PLAIN, Task
 
 Indices = npt.NDArray[np.int64]
 
@@ -71,6 +72,15 @@ class Parts:
     def n_classes(self) -> int:
         return self.train.event_set.n_classes
 
+    @property
+    def n_outputs(self) -> int:
+        """Classes, or values."""
+        return self.train.event_set.n_outputs
+
+    @property
+    def task(self) -> Task:
+        return self.train.event_set.task
+
     def fingerprint(self) -> dict[str, Any]:
         """Origin and size of the training part; equal for equal data, wherever the files are."""
         source = self.train.event_set
@@ -80,6 +90,7 @@ class Parts:
             "n_neurons": source.n_neurons,
             "n_steps": source.n_steps,
             "n_classes": source.n_classes,
+            **({} if source.task.is_plain else {"task": source.task.name, "n_outputs": source.n_outputs}),
             "n_spikes": int(source.ids.size),
             "n_lost": int(source.n_lost),
             "n_train": len(self.train),
@@ -93,7 +104,8 @@ class Parts:
         for part in (self.train, self.valid, self.test):
             if part is not None:
                 digest.update(part.indices.astype("<i8").tobytes())
-                digest.update(part.event_set.labels[part.indices].astype("<i8").tobytes())
+                labels = part.event_set.labels[part.indices]
+                digest.update((labels if part.event_set.task.has_values else labels.astype("<i8")).tobytes())
         return digest.hexdigest()
 
 
@@ -129,7 +141,7 @@ def load_parts(config: DataConfig) -> Parts:
     Errors: `DataError` for missing or damaged files, `ConfigError` for a validation part that cannot be made.
     """
     whole = load_split(config, "train")
-    if whole.n_classes < 2:
+    if whole.n_classes < 2 and not whole.task.has_values:
         warnings.warn(
             f"{config.name}: all samples have one class, so that every network is 100 % correct; give label other values too",
             UserWarning,
@@ -154,10 +166,11 @@ def load_parts(config: DataConfig) -> Parts:
             raise DataError(
                 f"{config.name}: the {name} part is empty; check the files, or data.valid ({config.valid!r})"
             )
-    labels = {
-        f"the {name} part": part.event_set.labels[part.indices] for name, part in named.items() if part is not None
-    }
-    splits.warn_of_missing_classes(labels, parts.train.class_names)
+    if not whole.task.has_values:
+        labels = {
+            f"the {name} part": part.event_set.labels[part.indices] for name, part in named.items() if part is not None
+        }
+        splits.warn_of_missing_classes(labels, parts.train.class_names)
     return parts
 
 
@@ -172,14 +185,16 @@ def _load_beside(config: DataConfig, whole: EventSet, split: str) -> EventSet:
         ("T", whole.n_steps, part.n_steps),
         ("steps of us", whole.dt_us, part.dt_us),
         ("sensor", whole.sensor, part.sensor),
+        ("the task", whole.task, part.task),
     ):
         if ours != theirs:
             raise DataError(
                 f"{config.name}: {name} is {ours} in the part train, {theirs} in {split}; use files of one data set"
             )
-    if part.n_classes > whole.n_classes:
+    if part.n_outputs > whole.n_outputs or (whole.task.has_values and part.n_outputs != whole.n_outputs):
+        what = "values" if whole.task.has_values else "classes"
         raise DataError(
-            f"{config.name}: the part {split} has {part.n_classes} classes, train {whole.n_classes}; use files of one data set"
+            f"{config.name}: the part {split} has {part.n_outputs} {what}, train {whole.n_outputs}; use files of one data set"
         )
     return part
 
@@ -196,7 +211,7 @@ def with_classes_of(description: Mapping[str, Any], part: EventSet, where: str) 
         raise DataError(
             f"{where}: has the class {unknown[0]!r}; training had {', '.join(map(str, names[:9])) or 'numbers'}"
         )
-    number = np.array([names.index(name) for name in own])
+    number = np.array([*(names.index(name) for name in own), NO_LABEL])  # the last one for -1
     known = {**part.description, "classes": names}
     return replace(part, labels=number[part.labels], n_classes=len(names), description=known)
 
@@ -205,7 +220,7 @@ def make_network(config: Config, parts: Parts) -> Network:
     """The network that the configuration describes; `ConfigError` if it does not fit the data."""
     dt_us, sensor = parts.train.event_set.dt_us, parts.train.event_set.sensor
     shape = None if sensor is None else (sensor.height, sensor.width, sensor.n_polarities)
-    return config.net.network(parts.n_neurons, parts.n_classes, None if dt_us is None else dt_us / 1e3, shape)
+    return config.net.network(parts.n_neurons, parts.n_outputs, None if dt_us is None else dt_us / 1e3, shape)
 
 
 def in_numbers(network: Network) -> Network:
@@ -216,11 +231,46 @@ def in_numbers(network: Network) -> Network:
     return network
 
 
-def make_training(config: Config, network: Network, n_classes: int, *, graded: bool = False) -> Training:
-    """The configuration's requests to an engine; `graded`: the spikes of the data have values."""
+def class_weights(config: Config, part: Part) -> list[float] | None:
+    """The weights of classes in the loss, by the labels of the training part: 1 on average over labels. None: equal.
+
+    Errors: `ConfigError` if samples have values.
+    """
+    if config.loss.class_weights == "none":
+        return None
+    if part.event_set.task.has_values:
+        raise ConfigError(
+            "loss.class_weights: is 'balanced', but the samples have values, not classes; set it to 'none'"
+        )
+    labels = part.event_set.labels[part.indices]
+    n_of = np.bincount(labels[labels >= 0].reshape(-1), minlength=part.event_set.n_classes)
+    present = n_of > 0
+    weights = np.zeros(len(n_of))
+    weights[present] = n_of.sum() / (present.sum() * n_of[present])
+    return [float(w) for w in weights]
+
+
+def make_training(
+    config: Config,
+    network: Network,
+    n_outputs: int,
+    task: Task = PLAIN,
+    *,
+    graded: bool = False,
+    class_weights: Sequence[float] | None = None,
+) -> Training:
+    """The configuration's requests to an engine.
+
+    Args:
+        n_outputs: classes of the data; of a task with values, their number.
+        graded: whether the spikes of the data have values.
+        class_weights: see `class_weights`.
+    """
     return Training(
-        n_classes=n_classes,
-        decoding=config.loss.decoding_for(network),
+        n_classes=n_outputs,
+        decoding=config.loss.decoding_for(network, task),
+        task=task,
+        class_weights=class_weights,
         batch=config.train.batch,
         seed=config.train.seed,
         objective=part_of(config.loss, Objective),
@@ -319,6 +369,7 @@ def train_stream(config: Config, part: Part, replicas: Communicator | None = Non
         seed=config.train.seed,
         augment=config.augment,
         bucket_batches=config.train.bucket_batches,
+        balance=config.train.balance,
         drop_last=config.train.drop_last,
         prefetch=config.train.prefetch,
         rank=rank,

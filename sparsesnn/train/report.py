@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 from sparsesnn.figures import one_line
-from sparsesnn.train.metrics import Tally
+from sparsesnn.train.metrics import Result, Tally
 from sparsesnn.wording import printable
 
 #: seconds between two updates of the bar, so that it does not slow training down
@@ -66,12 +66,13 @@ class Report:
     def end_epoch(self, record: Mapping[str, Any], *, best: bool) -> None:
         """The line of a finished epoch."""
         self.close()
-        valid = record["valid_accuracy"]
+        name = "rmse" if "rmse" in record else "accuracy"
+        valid = record[f"valid_{name}"]
         parts = [
             f"epoch {record['epoch']:>3}",
             f"loss {record['loss']:.4f}",
-            f"accuracy {percent(record['accuracy'])}",
-            f"valid {percent(valid)}{' *' if best else '  '}" if valid is not None else "",
+            shown_score(name, record[name]),
+            f"valid {shown_score(name, valid, named=False)}{' *' if best else '  '}" if valid is not None else "",
             f"{record['samples_per_s']:,.0f} samples/s",
             f"waited {percent(record['wait_share'])}",
             f"activity {_per_layer(record['activity'], '.4f')}",
@@ -98,9 +99,30 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.2f} %"
 
 
+def shown_score(name: str, value: float | None, *, named: bool = True) -> str:
+    """`accuracy 93.10 %`, `RMSE 0.0312` or `R² 0.981`; without its name if not `named`."""
+    text, form = {"rmse": ("RMSE", ".4g"), "r2": ("R²", ".4f")}.get(name, (name, ""))
+    number = percent(value) if not form else "-" if value is None else f"{value:{form}}"
+    return f"{text} {number}" if named else number
+
+
+def summarize(result: Result, *, is_chosen: bool) -> str:
+    """The scores of a run in one line; `is_chosen`: its epoch was chosen by validation."""
+    if result.test_rmse is None:
+        name, score, last, valid = "accuracy", result.test_accuracy, result.test_accuracy_last, result.valid_accuracy
+        best, tested = "the highest validation accuracy", shown_score(name, score, named=False)
+    else:
+        name, score, last, valid = "rmse", result.test_rmse, result.test_rmse_last, result.valid_rmse
+        best, tested = "the lowest validation RMSE", f"{shown_score(name, score)}, {shown_score('r2', result.test_r2)}"
+    by = f"{best}, then the lowest loss" if is_chosen else "being the last"
+    valid_text, last_text = (shown_score(name, value, named=False) for value in (valid, last))
+    return f"{tested} with epoch {result.best_epoch}, chosen by {by} (valid {valid_text}; last epoch: test {last_text})"
+
+
 def _summary(tally: Tally) -> str:
+    scores = ", ".join(shown_score(name, value) for name, value in tally.scores().items())
     return (
-        f"loss {tally.loss:.3f}, accuracy {percent(tally.accuracy)}, {tally.samples_per_s:,.0f} samples/s, "
+        f"loss {tally.loss:.3f}, {scores}, {tally.samples_per_s:,.0f} samples/s, "
         f"activity {_per_layer(tally.activity, '.3f')}, {_dropped(tally.dropped)}"
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsesnn import datasets
 from sparsesnn.config import Config
+from sparsesnn.datasets import EventSet
 from sparsesnn.engines import Engine
 from sparsesnn.engines.average import evaluated_tensors
 from sparsesnn.engines.dropout import Dropout
@@ -21,6 +22,7 @@ from sparsesnn.runtime import num_threads
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.train import prepare
 from sparsesnn.train.checkpoint import CheckpointStore
+from sparsesnn.train.report import percent
 from sparsesnn.wording import count
 
 if TYPE_CHECKING:
@@ -28,6 +30,18 @@ if TYPE_CHECKING:
 
 #: the most names of classes in a line
 MOST_NAMES = 12
+
+
+def outputs_text(event_set: EventSet) -> str:
+    """`10 classes`, `6 classes per step (91.2 % of the steps have a label)`, `2 values per step`."""
+    task = event_set.task
+    text = count(event_set.n_outputs, "value" if task.has_values else "class")
+    if not task.per_step:
+        return text
+    labels = event_set.labels
+    n_all = labels.size
+    share = task.n_labels(labels) / max(1, n_all)
+    return f"{text} per step" + ("" if share == 1 else f" ({percent(share)} of them are given)")
 
 
 def introduce(run: Run) -> None:
@@ -43,7 +57,7 @@ def introduce(run: Run) -> None:
     names = [name for k, name in enumerate(parts.train.class_names) if name != str(k)]
     note(
         f"data    {config.data.name}: {len(parts.train):,} training, {n_valid:,} validation "
-        f"({how_valid}), {count(len(parts.test), 'test sample')}, {count(parts.n_classes, 'class')}"
+        f"({how_valid}), {count(len(parts.test), 'test sample')}, {outputs_text(train)}"
         + (f" ({', '.join(names)}), " if 0 < len(names) <= MOST_NAMES else ", ")
         + f"{count(train.n_steps, 'step')}, input activity {train.activity():.4f}"
         + (f", {count(train.n_lost, 'event')} lost" if train.n_lost else "")

@@ -22,16 +22,27 @@ def spread(values: Sequence[float]) -> dict[str, float | None]:
 def write_summary(folder: Path, seeds: Sequence[int], results: Sequence[Result]) -> list[str]:
     """Writes `summary.json`; returns the same as lines of text."""
     summary: dict[str, Any] = {"seeds": list(seeds)}
-    for name in ("test_accuracy", "test_accuracy_last", "valid_accuracy", "samples_per_s", "seconds"):
+    scores = (
+        "test_accuracy",
+        "test_accuracy_last",
+        "valid_accuracy",
+        "test_rmse",
+        "test_rmse_last",
+        "test_r2",
+        "valid_rmse",
+    )
+    for name in (*scores, "samples_per_s", "seconds"):
         values = [getattr(result, name) for result in results]
         if all(value is not None for value in values):
             summary[name] = {**spread(values), "values": values}
     write_atomically(folder / SUMMARY, (strict_json(summary, indent=2) + "\n").encode())
     lines = []
-    for name in ("test_accuracy", "valid_accuracy"):
+    for name in ("test_accuracy", "valid_accuracy", "test_rmse", "valid_rmse"):
         if name in summary:
+            scale, form, unit = (100, ".2f", " %") if name.endswith("accuracy") else (1, ".4g", "")
             mean, sd = summary[name]["mean"], summary[name]["sd"] or 0.0
             several = len(seeds) > 1
-            tail, of = (f" ± {100 * sd:.2f}", ", mean ± sd") if several else ("", "")
-            lines.append(f"{name.replace('_', ' ')} {100 * mean:.2f}{tail} % ({count(len(seeds), 'seed')}{of})")
+            tail, of = (f" ± {scale * sd:{form}}", ", mean ± sd") if several else ("", "")
+            shown = name.replace("_", " ").replace("rmse", "RMSE")
+            lines.append(f"{shown} {scale * mean:{form}}{tail}{unit} ({count(len(seeds), 'seed')}{of})")
     return lines

@@ -78,7 +78,7 @@ class TensorBoard:
     def _add_hyperparameters(self, result: Mapping[str, Any]) -> None:
         hyperparameters = flatten(self.config.to_dict())
         parameters = {k: x if isinstance(x, (bool, int, float)) else printable(x) for k, x in hyperparameters.items()}
-        names = ("test_accuracy", "valid_accuracy", "test_loss", "samples_per_s")
+        names = ("test_accuracy", "valid_accuracy", "test_rmse", "valid_rmse", "test_loss", "samples_per_s")
         reached = {f"result/{name}": result[name] for name in names if result[name] is not None}
         self.writer.add_hparams(parameters, reached, run_name=".", global_step=self.epoch)
 

@@ -359,7 +359,7 @@ def test_a_blended_sample_keeps_its_label_and_is_not_mixed():
     for epoch in range(100):
         rng, partners = (7, epoch), np.array([1, 2])
         mate = augment.blending(np.array([0]), labels=event_set.labels, partners=partners, seed=7, epoch=epoch)
-        (target,) = event_set.targets([0], rng, augment, partners)
+        (target,) = event_set.shares([0], rng, augment, partners)
         spikes = event_set.batch([0], rng, augment, partners).to_dense().numpy()[:, 0] > 0
         if mate[0] == 1:
             n_blended += 1
@@ -396,7 +396,7 @@ def test_a_mixed_sample_has_a_section_of_another_one_and_its_share_of_the_label(
     augment, sections, partners = Augment(mix=0.8), 0, set()
     for epoch in range(200):
         (mixed,) = dense(striped, [0], augment, epoch=epoch)
-        (target,) = striped.targets([0], (7, epoch), augment)
+        (target,) = striped.shares([0], (7, epoch), augment)
         theirs = ~mixed[:, 0]
         partner = int(target[1:].argmax()) + 1
         if target[1:].any():
@@ -420,16 +420,16 @@ def test_a_mixed_sample_has_a_section_of_another_one_and_its_share_of_the_label(
 def test_a_section_of_silence_takes_no_share(striped):
     augment = Augment(mix=1.0)
     for epoch in range(20):
-        (target,) = striped.targets([0], (7, epoch), augment, partners=np.array([4]))
+        (target,) = striped.shares([0], (7, epoch), augment, partners=np.array([4]))
         spikes = striped.batch([0], (7, epoch), augment, partners=np.array([4]))
         assert target.tolist() == [1, 0, 0, 0, 0]
-        (silent,) = striped.targets([4], (7, epoch), augment, partners=np.array([4]))
+        (silent,) = striped.shares([4], (7, epoch), augment, partners=np.array([4]))
         assert silent.tolist() == [0, 0, 0, 0, 1]
     assert spikes.ids.numel() < 30
 
 
 def test_without_mixing_the_targets_are_the_labels(striped):
-    assert (striped.targets([2, 0], (0, 0), Augment(event_drop=0.5)).argmax(1) == [2, 0]).all()
+    assert (striped.shares([2, 0], (0, 0), Augment(event_drop=0.5)).argmax(1) == [2, 0]).all()
 
 
 def test_a_mixed_sample_is_then_changed_like_any_other(striped):
@@ -593,5 +593,5 @@ def test_shares_of_mixed_labels_count_events():
         both = event_set.batch([0, 1]).to_dense().numpy()
         theirs = both[start:stop, 1].sum()
         own = both[:, 0].sum() - both[start:stop, 0].sum()
-        share = event_set.targets([0], (4, epoch), augment, partners)[0]
+        share = event_set.shares([0], (4, epoch), augment, partners)[0]
         np.testing.assert_allclose(share, [own / (own + theirs), theirs / (own + theirs)], rtol=1e-6)

@@ -92,7 +92,7 @@ def test_the_engine_makes_the_batches_of_the_specification(case):
     spikes, labels = source.epoch(epoch)(chosen)
     assert_same(spikes, event_set.batch(chosen, (seed, epoch), augment, partners))
     if augment.mix:
-        assert np.array_equal(labels.numpy(), event_set.targets(chosen, (seed, epoch), augment, partners))
+        assert np.array_equal(labels.numpy(), event_set.shares(chosen, (seed, epoch), augment, partners))
     else:
         assert labels.tolist() == event_set.labels[chosen].tolist()
 

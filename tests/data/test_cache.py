@@ -168,7 +168,7 @@ def rewrite(path: Path, **changes: object) -> None:
         ({"description": "{"}, "holds no event set .JSONDecodeError"),
         ({"labels": np.zeros(4, np.int64)}, r"labels is int64\[4\]; for 5 samples"),
         ({"n_spikes": np.zeros((5, 6), np.uint8)}, "the lists hold 0 spikes"),
-        ({"ids": np.zeros(3, np.float32)}, "describes the array 'ids' as .*F32"),
+        ({"ids": np.zeros(3, np.float64)}, "describes the array 'ids' as .*F64"),
     ],
 )
 def test_files_that_were_made_otherwise_are_detected(written, changes, message):
@@ -212,7 +212,7 @@ def entry(dtype: object, shape: object, offsets: object) -> dict[str, object]:
         (with_header(entry(["U8"], [1], [0, 1])) + b"1", "describes the array 'ids'"),
         (with_header({"__metadata__": VERSION, "ids": 3}), "describes the array 'ids' as 3"),
         (with_header({"__metadata__": VERSION}), "content that does not match|holds no event set"),
-        (with_header({"__metadata__": {"format": "1"}}), "has format '1'; this version reads 3"),
+        (with_header({"__metadata__": {"format": "1"}}), "has format '1'; this version reads 4"),
     ],
 )
 def test_hostile_headers_are_errors(tmp_path, content, message):

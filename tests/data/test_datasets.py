@@ -11,6 +11,7 @@ import pytest
 from sparsesnn import datasets
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError
+from sparsesnn.task import Task
 from sparsesnn.train import Config
 from sparsesnn.train.prepare import held_out_by
 
@@ -97,6 +98,8 @@ def test_every_recipe_describes_a_network_for_its_data(path):
         "ssc": (70, 35),
         "nmnist": (34 * 34 * 2, 10),
         "dvsgesture": (32 * 32 * 2, 11),
+        "yin_yang": (5, 3),
+        "qtdb": (4, 6),
     }
     images = {"nmnist_subset_conv": (34, 34, 2), "dvsgesture_clips_conv": (32, 32, 2)}
     name = max((known for known in sizes if path.stem.startswith(known)), key=len)
@@ -104,8 +107,8 @@ def test_every_recipe_describes_a_network_for_its_data(path):
     if config.data.name in ("shd", "ssc"):
         n_neurons = 700 // config.data.options["pool"]
     network = config.net.network(n_neurons, n_classes, config.data.options.get("dt_ms"), images.get(path.stem))
-    config.loss.decoding_for(network)
-    sensor = None if config.data.name in ("digits", "shd", "ssc") else Sensor(n_neurons, 1, 1)
+    config.loss.decoding_for(network, Task(per_step=name == "qtdb"))
+    sensor = Sensor(n_neurons, 1, 1) if config.data.name in ("nmnist", "dvsgesture") else None
     config.augment.check(sensor)
     assert config.data.name == ("shd" if name == "fsdd_cochlea" else name)
     assert f"--config configs/{path.name}" in path.read_text(encoding="utf-8")

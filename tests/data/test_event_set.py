@@ -107,7 +107,7 @@ def test_numbers_that_no_sample_has_are_errors(indices, message):
         ({"n_spikes": np.array([[2, 1]], np.int64)}, r"n_spikes is int64\[1, 2\]"),
         ({"n_spikes": np.array([2, 1], np.uint8)}, r"n_spikes is uint8\[2\]"),
         ({"n_spikes": np.array([[4, -1]], np.int32)}, "a list has a negative length"),
-        ({"labels": np.array([0, 1])}, r"labels is int64\[2\]; for 1 sample give int64\[1\]"),
+        ({"labels": np.array([0, 1])}, r"labels is int64\[2\]; for 1 sample of 2 steps give int64\[1\]"),
         ({"labels": np.array([2])}, "labels run from 2 to 2; allowed: 0 to 1"),
         ({"groups": {"speakers": np.array([1.0])}}, r"speakers is float64\[1\]"),
     ],
@@ -231,10 +231,10 @@ def test_other_texts_in_a_second_set_are_a_warning():
     [
         (
             np.zeros((2, 4), int),
-            r"has the shape \[2, 4\]; one label for each sample is supported, \[2\]; a label for each step",
+            r"has the shape \[2, 4\]; give one label for each sample, \[2\]; labels of steps",
         ),
-        ([[0, 1], [1]], "has lists of different lengths; one label for each sample"),
-        (np.array([["a", "b"], ["b", "a"]]), r"has the shape \[2, 2\]; one label for each sample"),
+        ([[0, 1], [1]], "has lists of different lengths; give one label for each sample"),
+        (np.array([["a", "b"], ["b", "a"]]), r"has the shape \[2, 2\]; give one label for each sample"),
         (
             np.eye(2),
             r"has the shape \[2, 2\] with a single 1 in each row; for one-hot labels give labels.argmax\(axis=1\)",
@@ -242,10 +242,10 @@ def test_other_texts_in_a_second_set_are_a_warning():
         ([[0], [1]], r"has the shape \[2, 1\]; give a flat array, labels.reshape\(-1\)"),
         (
             [0, 0, 1],
-            "has 3 entries for 2 samples, as many as there are events in total; one label for each sample",
+            "has 3 entries for 2 samples, as many as there are events in total; give one label for each sample",
         ),
-        ([0] * 8, "has 8 entries for 2 samples, as many as there are steps in total; one label for each sample"),
-        ([0] * 5, "has 5 entries for 2 samples; one label for each sample"),
+        ([0] * 8, "has 8 entries for 2 samples, as many as there are steps in total; give one label for each sample"),
+        ([0] * 5, "has 5 entries for 2 samples; give one label for each sample"),
     ],
 )
 def test_anything_but_one_label_for_each_sample_is_an_error(labels, message):

@@ -472,7 +472,7 @@ def test_sizes_for_a_data_set_of_tonic() -> None:
             ss.EventSet.from_tonic(TonicLike([0, 1]), n_steps=7, dt_us=100.0, pool=wrong)
     with pytest.raises(DataError, match=r"has sensor_size \(9, 5\); give sensor_size="):
         ss.EventSet.from_tonic(TonicLike([0, 1]), n_steps=7, dt_us=100.0, sensor_size=(9, 5))
-    with pytest.raises(DataError, match=r"labels: has the shape \[2, 7\]; one label for each sample"):
+    with pytest.raises(DataError, match=r"labels: has the shape \[2, 7\]; give one label for each sample"):
         ss.EventSet.from_tonic(TonicLike([np.zeros(7, int)] * 2), n_steps=7, dt_us=100.0)
 
 
@@ -850,9 +850,9 @@ def test_a_label_for_every_event_is_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["npz", "h5", "py"])
-def test_a_label_for_every_step_is_not_supported(tmp_path: Path, ending: str) -> None:
+def test_labels_of_steps_under_the_name_of_labels_of_samples_are_an_error(tmp_path: Path, ending: str) -> None:
     table = {"t_us": [5, 1, 9], "unit": [0, 2, 1], "sample": [0, 0, 1], "label": np.zeros((2, 7), int)}
-    facts = r"label is int64\[2, 7\]; one label for each sample is supported, \[2\]; a label for each step"
+    facts = r"label is int64\[2, 7\]; give one label for each sample, \[2\]; labels of steps, .* in a file step_label"
     if ending == "py":
         with pytest.raises(DataError, match=facts):
             own_events.from_arrays(table, "mine.py:table")

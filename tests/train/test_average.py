@@ -80,9 +80,9 @@ def test_a_run_ends_where_validation_gets_no_better(tmp_path: Path, monkeypatch:
 
     def note(progress: Any, accuracy: float, loss: float) -> bool:
         found = next(accuracies)
-        better = found > progress.best_accuracy
+        better = found > progress.best_score
         if better:
-            progress.best_epoch, progress.best_accuracy, progress.best_loss = progress.epoch, found, loss
+            progress.best_epoch, progress.best_score, progress.best_loss = progress.epoch, found, loss
         return better
 
     monkeypatch.setattr("sparsesnn.train.metrics.Progress.note_validation", note)

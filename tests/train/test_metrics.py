@@ -22,8 +22,8 @@ RESULT_EXAMPLE = Result(
 
 def test_a_tally_weighs_batches_by_their_samples() -> None:
     tally = Tally()
-    tally.add(Step(1.0, 3, 2, {"hidden": 0.0}, {"hidden": 5}, gradient_norm=4.0))
-    tally.add(Step(5.0, 1, 1, {"hidden": 1.0}, {"hidden": 2}))
+    tally.add(Step(1.0, 3, 3, 2, {"hidden": 0.0}, {"hidden": 5}, gradient_norm=4.0))
+    tally.add(Step(5.0, 1, 1, 1, {"hidden": 1.0}, {"hidden": 2}))
     assert (tally.n_samples, tally.n_correct, tally.accuracy, tally.loss) == (4, 3, 0.75, 2.0)
     assert tally.activity == {"hidden": 0.25}
     assert tally.dropped == {"hidden": 7}
@@ -100,4 +100,4 @@ def test_validation_chooses_the_highest_accuracy_and_then_the_lowest_loss() -> N
         progress.epoch += 1
         chosen.append(progress.note_validation(accuracy, loss))
     assert chosen == [True, True, False, True, False, False, True]
-    assert (progress.best_epoch, progress.best_accuracy, progress.best_loss) == (7, 0.6, 3.0)
+    assert (progress.best_epoch, progress.best_score, progress.best_loss) == (7, 0.6, 3.0)

@@ -57,7 +57,7 @@ def test_every_spike_that_arrives_costs_its_synapses(backend: str) -> None:
                 for t, _, m in sent.nonzero().tolist()
                 if t + c.delay + (m % 4 if c.axonal else 0) < T
             )
-    found = operations.neurobench(0.25)
+    found = operations.neurobench({"accuracy": 0.25})
     assert n_spikes > 10
     assert found["synaptic_operations"] == {
         "Effective_MACs": 0.0,

@@ -80,7 +80,15 @@ def test_activity_gets_a_second_panel_where_something_was_dropped(tmp_path: Path
 def test_raster(tmp_path: Path, backend: str, net: str) -> None:
     model = Model(parse_net(net), backend=backend)
     spikes = SpikeBatch.from_dense((torch.rand(11, 1, 13) < 0.3).float())
-    plots.plot_raster(model.network, spikes, model(spikes), 1, [0.0, 0.5, 1.0], tmp_path / "raster.png", title="t")
+    plots.plot_raster(
+        model.network,
+        spikes,
+        model(spikes),
+        torch.tensor([1]),
+        torch.tensor([[0.0, 0.5, 1.0]]),
+        tmp_path / "raster.png",
+        title="t",
+    )
     assert is_picture(tmp_path / "raster.png", 1000)
 
 
@@ -95,7 +103,9 @@ def test_both_backends_draw_the_same_points() -> None:
 def test_a_sample_without_spikes(tmp_path: Path) -> None:
     spikes = SpikeBatch.from_lists([[[] for _ in range(4)]], 13)
     model = Model(parse_net("13-5-3"))
-    plots.plot_raster(model.network, spikes, model(spikes), 0, [0.0, 0.0, 0.0], tmp_path / "raster.png", title="t")
+    plots.plot_raster(
+        model.network, spikes, model(spikes), torch.tensor([0]), torch.zeros(1, 3), tmp_path / "raster.png", title="t"
+    )
     assert is_picture(tmp_path / "raster.png", 1000)
 
 
@@ -114,7 +124,17 @@ def test_raster_has_milliseconds_names_and_traces(tmp_path: Path) -> None:
 
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         names = ["one", "two", "three"]
-        plots.plot_raster(model.network, spikes, output, 1, [0.0, 0.5, 1.0], path, title="t", dt_ms=4.0, names=names)
+        plots.plot_raster(
+            model.network,
+            spikes,
+            output,
+            torch.tensor([1]),
+            torch.tensor([[0.0, 0.5, 1.0]]),
+            path,
+            title="t",
+            dt_ms=4.0,
+            names=names,
+        )
     text = path.read_text()
     for word in ("time, ms", "class two (correct)", "class three (predicted)", "neuron 5", "v / threshold"):
         assert word in text
@@ -147,7 +167,14 @@ def test_names_in_every_picture_of_a_run(tmp_path: Path, net: str) -> None:
     spikes = SpikeBatch.from_dense((torch.rand(11, 1, 13) < 0.3).float())
     title = "$a_$ of {"
     plots.plot_raster(
-        network, spikes, model(spikes), 1, [0.0, 1.0, 0.5], tmp_path / "r.png", title=title, names=STRANGE
+        network,
+        spikes,
+        model(spikes),
+        torch.tensor([1]),
+        torch.tensor([[0.0, 1.0, 0.5]]),
+        tmp_path / "r.png",
+        title=title,
+        names=STRANGE,
     )
     strange = [{**r, "activity": {"_h": 0.1, "$h_$": 0.2}, "dropped": {"_h": 1}} for r in records(3)]
     plots.plot_activity(strange, tmp_path / "a.svg", title=title)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,13 +110,12 @@ class DenseEngine(TorchEngine):
         context: contextlib.AbstractContextManager[Any] = autocast(self.device, self.options.precision)
         return context
 
-    def _totals(self, output: Output, n: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
+    def _totals(self, output: Output, counts: Sequence[int]) -> tuple[list[int], dict[str, float], dict[str, int]]:
         replicas = self.grid.replicas
         if replicas.size == 1:
-            return super()._totals(output, n, n_correct)
-        own = output.activity()
-        n_whole, correct = replicas.sum_counts([n, n_correct])
-        parts = [torch.tensor([a * n for a in own.values()], dtype=torch.float64, device="cpu")]
+            return super()._totals(output, counts)
+        own, totals = output.activity(), replicas.sum_counts(counts)
+        parts = [torch.tensor([a * counts[0] for a in own.values()], dtype=torch.float64, device="cpu")]
         parts = [torch.from_numpy(part) for part in replicas.all_gather(parts[0].numpy())]
-        means = (torch.stack(parts).sum(0) / max(1, n_whole)).tolist()
-        return n_whole, correct, dict(zip(own, means, strict=True)), dict.fromkeys(own, 0)
+        means = (torch.stack(parts).sum(0) / max(1, totals[0])).tolist()
+        return totals, dict(zip(own, means, strict=True)), dict.fromkeys(own, 0)

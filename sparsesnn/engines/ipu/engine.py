@@ -106,7 +106,15 @@ class IpuEngine(TorchEngine):
     @classmethod
     def check(cls, name: str, network: Network, training: Training) -> None:
         native_module(name)
+        if not training.task.is_plain:
+            raise ConfigError(
+                f"backend {name!r} trains a class per sample, but the task of this data is: {training.task}; take backend cpu or dense"
+            )
         check_network(network, training.decoding)
+        if training.class_weights is not None:
+            raise ConfigError(
+                f"loss.class_weights: is 'balanced', which backend {name!r} does not do; set it to 'none', or take backend cpu or dense"
+            )
         if training.graded:
             raise ConfigError(
                 f"data.duplicates: gives spikes values, but the lists of backend {name!r} say only who fired; give "
@@ -204,7 +212,7 @@ class IpuEngine(TorchEngine):
             )
         self._check_finite("loss", loss, self.weights)
         self._check_finite("norm of the gradients", trained.gradient_norm, self.weights)
-        step = self._measured(output, trained.logits, batch.labels, loss, trained.gradient_norm)
+        step = self._measured(output, trained.logits, batch, batch.n_whole, loss, trained.gradient_norm)
         if emulated:  # one step of a run is enough, because all are alike
             self.cycles = compare_cycles(program, batch.spikes)
             step = replace(step, note=self.cycles.text())
@@ -224,13 +232,13 @@ class IpuEngine(TorchEngine):
     def run(self, batch: Batch) -> Output:
         return self.run_decoded(batch)[0]
 
-    def _totals(self, output: Output, n: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
+    def _totals(self, output: Output, counts: Sequence[int]) -> tuple[list[int], dict[str, float], dict[str, int]]:
         if self.grid.replicas.size == 1:
-            return super()._totals(output, n, n_correct)
+            return super()._totals(output, counts)
         assert self.program is not None
-        counts, n_steps = self.program.counts(n), self.program.plan.n_steps
-        places = {name: n_steps * self.network.populations[name].n for name in counts}
-        return totals_over(self.grid.replicas, counts, places, n, n_correct)
+        fired, n_steps = self.program.counts(counts[0]), self.program.plan.n_steps
+        places = {name: n_steps * self.network.populations[name].n for name in fired}
+        return totals_over(self.grid.replicas, counts, fired, places)
 
     @classmethod
     def launchers_of(cls, name: str) -> Sequence[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -39,12 +39,12 @@ class RanksEngine(CpuEngine):
         self.model.finish_backward()
         return super().finish_backward()
 
-    def _totals(self, output: Output, n: int, n_correct: int) -> tuple[int, int, dict[str, float], dict[str, int]]:
+    def _totals(self, output: Output, counts: Sequence[int]) -> tuple[list[int], dict[str, float], dict[str, int]]:
         lists: Mapping[str, Any] = output.spikes
         dropped = output.dropped()
-        counts = {name: (int(x.n_spikes.sum()), dropped[name]) for name, x in lists.items()}
+        fired = {name: (int(x.n_spikes.sum()), dropped[name]) for name, x in lists.items()}
         places = {name: x.n_steps * x.n_neurons for name, x in lists.items()}
-        return totals_over(self.grid.replicas, counts, places, n, n_correct)
+        return totals_over(self.grid.replicas, counts, fired, places)
 
     @property
     def columns(self) -> Mapping[str, tuple[int, int]]:
