@@ -10,6 +10,7 @@ import torch
 from sparsesnn.errors import ShapeError
 from sparsesnn.output import LayerState, Output, check_state
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.tracers import untraced
 from sparsesnn.wording import count
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class LiveModel:
         self._state = state
         self._n_samples: int | None = None  # a new state may have another B
 
+    @untraced
     def __call__(self, spikes: SpikeBatch | DenseSpikes) -> Output:
         """Runs the next T steps of B samples; B is that of the first call."""
         if hasattr(spikes, "n_samples") and self._n_samples not in (None, spikes.n_samples):

@@ -46,6 +46,7 @@ from sparsesnn.parameters import (
 from sparsesnn.rotation import population_seed
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.state_dicts import Loadable
+from sparsesnn.tracers import check_tracers, untraced
 from sparsesnn.traces import Record, Traces, chosen_neurons, replay
 
 if TYPE_CHECKING:
@@ -129,6 +130,12 @@ class Layer(Loadable, PopulationModule):
             first_sample: int = 0,
         ) -> tuple[Any, LayerState]: ...
 
+    @property
+    def is_traceable(self) -> bool:
+        """Whether `torch.compile` may trace it."""
+        return self.runner.is_traceable
+
+    @untraced
     def forward(
         self,
         inputs: LayerInput | Sequence[LayerInput],
@@ -148,7 +155,8 @@ class Layer(Loadable, PopulationModule):
 
         Returns: the output (lists or spikes; potentials for LI) and the state after the last step.
         """
-        check_transforms("a layer")
+        check_tracers("a layer")
+        check_transforms("a layer", read=self.parameters())
         sources = layer_sources(inputs, len(self.n_pre), type(self.population).__name__)
         return self.runner.run_layer(self, sources, state, packed=packed, first_sample=first_sample)
 
@@ -264,6 +272,12 @@ class Model(Loadable):
             first_sample: int = 0,
         ) -> Output: ...
 
+    @property
+    def is_traceable(self) -> bool:
+        """Whether `torch.compile` may trace it."""
+        return self.runner.is_traceable
+
+    @untraced
     def forward(
         self,
         spikes: SpikeBatch | DenseSpikes,
@@ -284,7 +298,8 @@ class Model(Loadable):
             first_sample: over ranks, whose replicas run whole sequences: the number of samples of the batch that come before
                 these, on other replicas.
         """
-        check_transforms("a model")
+        check_tracers("a model")
+        check_transforms("a model", read=self.parameters())
         chosen = chosen_neurons(self.network, record) if record else {}
         self._check_input(spikes)
         if self.parts and (state is not None or chosen):
@@ -315,6 +330,7 @@ class Model(Loadable):
             self.watch.ran(spikes, output.activity)
         return output
 
+    @untraced
     def learn(
         self,
         spikes: SpikeBatch | DenseSpikes,

@@ -31,6 +31,7 @@ from sparsesnn.parameters import DELAYS
 from sparsesnn.rotation import list_seed, next_training_step
 from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.tracers import recorded
 
 if TYPE_CHECKING:
     from sparsesnn.engines.dropout import Heard
@@ -249,7 +250,8 @@ class Chain:
             else node.transform.setting(call)
             for node in self.nodes
         ]
-        made = self.chain.forward(list(inputs), n_steps, n_samples, settings, hidden, first_sample)
+        with recorded("sparsesnn.forward"):
+            made = self.chain.forward(list(inputs), n_steps, n_samples, settings, hidden, first_sample)
         if self.shards:
             self.shards.count_traffic()
         return ChainPass(self, made, tuple(inputs), n_steps, n_samples, training_steps, states, first_sample)

@@ -20,6 +20,7 @@ from sparsesnn.layers import is_readout
 from sparsesnn.output import LayerState, last_steps
 from sparsesnn.parameters import DELAYS
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.tracers import recorded
 
 if TYPE_CHECKING:
     from sparsesnn.engines.cpu.chain import Chain
@@ -103,7 +104,7 @@ class ChainPass:
         seen = list(values)
         for k, node in enumerate(self.chain.nodes):
             if node.saves and node.keeps_neurons:
-                seen.append(_RunNode.apply(self, k, *(seen[at] for at in node.sources), *node.learnt.values()))
+                seen.append(SparsesnnLayer.apply(self, k, *(seen[at] for at in node.sources), *node.learnt.values()))
             else:
                 seen.append(None)
         return seen[self.chain.n_inputs :]
@@ -176,7 +177,7 @@ class ChainPass:
         )
 
 
-class _RunNode(torch.autograd.Function):
+class SparsesnnLayer(torch.autograd.Function):  # profilers show the name
     """forward(pass, node, values of each source…, learnt tensors…) → values of the node's lists, or readout potentials."""
 
     @staticmethod
@@ -197,7 +198,8 @@ class _RunNode(torch.autograd.Function):
         wanted = list(ctx.needs_input_grad[2 : 2 + len(node.sources)])
         if d_out.ndim == 3 and d_out.stride(0) == 0:
             d_out = d_out[:1]  # the same at all steps
-        found, d_values = this.backward_node(k, to_array(d_out, "gradient"), wanted)
+        with recorded(f"sparsesnn.backward {node.layer}"):
+            found, d_values = this.backward_node(k, to_array(d_out, "gradient"), wanted)
         gradients = (*d_values, *map(found.get, node.learnt))
         return (None, None, *(None if g is None else torch.from_numpy(g) for g in gradients))
 

@@ -14,6 +14,7 @@ from sparsesnn.engines.cpu.chain_pass import ChainPass
 from sparsesnn.loss import CrossEntropy
 from sparsesnn.output import LayerState, Lazily, Output
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.tracers import recorded
 
 
 def learns_alone(chain: Chain, output: str) -> bool:
@@ -97,7 +98,8 @@ def learn(
             found = this.of_node(k, gradients)
             _add_gradients([learnt[name] for name in found], found.values())
 
-    chain.chain.backward(this.made, d_out, take, this.n_batch)
+    with recorded("sparsesnn.backward"):
+        chain.chain.backward(this.made, d_out, take, this.n_batch)
     if chain.shards:
         chain.shards.count_traffic()
     return value.detach(), made

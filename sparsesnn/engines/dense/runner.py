@@ -16,6 +16,8 @@ from sparsesnn.output import LayerState
 class DenseRunner(Runner):
     """Takes and returns tensors; between layers of the mode "fused" it passes one byte per spike."""
 
+    is_traceable = True
+
     def read(self, model: Any, spikes: Any) -> Tensor | DenseSpikes:
         if isinstance(spikes, DenseSpikes):
             return spikes

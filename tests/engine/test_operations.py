@@ -9,7 +9,7 @@ import torch
 
 import sparsesnn as ss
 from sparsesnn.engines import Batch, Training, make_engine
-from sparsesnn.train.operations import Operations
+from sparsesnn.operations import Operations
 
 T, B, N_IN = 9, 5, 13
 DELAYS = ss.Delays(3, given=tuple(m % 4 for m in range(N_IN)))
@@ -38,7 +38,7 @@ def test_every_spike_that_arrives_costs_its_synapses(backend: str) -> None:
         for p in engine.model.parameters():
             p[torch.rand(p.shape, generator=torch.Generator().manual_seed(0)) < 0.3] = 0
             p.mul_(4)
-    operations = Operations(engine)
+    operations = Operations(engine.model)
     effective = n_spikes = 0
     for seed in (1, 2):
         dense = (torch.rand(T, B, N_IN, generator=torch.Generator().manual_seed(seed)) < 0.3).float()
@@ -70,3 +70,53 @@ def test_every_spike_that_arrives_costs_its_synapses(backend: str) -> None:
     zeros = sum(int((w == 0).sum()) for w in weights)
     assert found["connection_sparsity"] == pytest.approx(zeros / sum(w.numel() for w in weights))
     assert found["footprint"] == sum(4 * x.numel() for x in (*engine.model.parameters(), *engine.model.buffers()))
+
+
+def test_operations_of_any_model() -> None:
+    """`count_operations` has the numbers of NeuroBench by its names, and leaves the model as it was."""
+    network = ss.Network.chain(ss.Input(N_IN), ss.LIF(7, recurrent=True, capacity=3), ss.LI(3))
+    model = ss.Model(network)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(4)
+    model.layers["output"].eval()
+    batches = [
+        ss.SpikeBatch.from_dense(
+            (torch.rand(T, n, N_IN, generator=torch.Generator().manual_seed(n)) < 0.3).float() * value,
+            graded=value != 1,
+        )
+        for n, value in ((B, 1), (2, 3))
+    ]
+    found = ss.count_operations(model, [batches[0], (batches[1], torch.zeros(2))])
+    n_samples = B + 2
+    with torch.no_grad():
+        hidden = [model.eval()(x).spikes["hidden"].to_dense() for x in batches]
+    effective = sum(int(h[: T - 1].sum()) * 7 + int(h.sum()) * 3 for h in hidden) + int(batches[0].n_spikes.sum()) * 7
+    n_spikes = sum(int(h.sum()) for h in hidden)
+    assert found == {
+        "Footprint": sum(x.numel() * x.element_size() for x in (*model.parameters(), *model.buffers())),
+        "ParameterCount": N_IN * 7 + 7 * 7 + 7 * 3,
+        "ConnectionSparsity": 0.0,
+        "ActivationSparsity": 1 - n_spikes / (n_samples * T * 7),
+        "SynapticOperations": {
+            "Effective_MACs": int(batches[1].n_spikes.sum()) * 7 / n_samples,
+            "Effective_ACs": effective / n_samples,
+            "Dense": T * (N_IN * 7 + 7 * 7 + 7 * 3),
+        },
+    }
+    assert n_spikes > 10
+
+
+def test_the_model_keeps_its_modes_and_counters() -> None:
+    model = ss.Model(ss.Network.chain(ss.Input(N_IN), ss.LIF(7, capacity=3), ss.LI(3)))
+    model.layers["output"].eval()
+    found = ss.count_operations(model, ss.SpikeBatch.from_dense(torch.ones(T, B, N_IN)))
+    assert found["SynapticOperations"]["Effective_ACs"] >= T * N_IN * 7
+    assert [layer.training for layer in model.layers.values()] == [True, False]
+    assert int(model.layers["hidden"].training_steps) == 0
+
+
+@pytest.mark.parametrize("given", [[], [torch.ones(T, B, N_IN)], [(torch.ones(1),)]])
+def test_other_batches_are_refused(given: Any) -> None:
+    with pytest.raises(ss.errors.ShapeError, match=r"count_operations.*(SpikeBatch\.from_dense|at least one)"):
+        ss.count_operations(ss.Model(ss.parse_net("13-3")), given)
