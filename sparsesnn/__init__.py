@@ -40,6 +40,7 @@ if sys.version_info >= (3, 10):  # noqa: UP036
         from sparsesnn.engines.module import Layer, Model
         from sparsesnn.engines.sequential import Sequential
         from sparsesnn.host.stream import Stream
+        from sparsesnn.model_card import ModelCard
         from sparsesnn.operations import count_operations
         from sparsesnn.output import LayerState, Output
         from sparsesnn.runtime import build_info, num_threads, set_isa, set_num_threads
@@ -93,6 +94,7 @@ __all__ = [
     "Stream",
     "encode",
     "count_operations",
+    "ModelCard",
     "Adam",
     "AdamW",
     # the engine

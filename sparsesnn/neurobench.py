@@ -38,7 +38,7 @@ __all__ = ["NeuroBenchModel"]
 _NAMES = {LIF: "Leaky", CubaLIF: "Synaptic"}
 
 
-class NeuroBenchModel(_NeuroBenchModel):  # type: ignore[misc]
+class NeuroBenchModel(_NeuroBenchModel):
     """A `Model` as NeuroBench runs and measures it.
 
     A batch is spikes [B, T, N], or [B, T, height, width, channels] in the order of the network's input ([B, T, channels, height, width] if
@@ -130,7 +130,7 @@ class _Weights(nn.Linear):
     def __init__(self, weight: Tensor) -> None:
         nn.Module.__init__(self)
         self.weight = nn.Parameter(weight, requires_grad=False)
-        self.bias = None
+        self.register_parameter("bias", None)
 
 
 class _Synapses(nn.Linear):
@@ -148,7 +148,7 @@ class _Synapses(nn.Linear):
         nn.Module.__init__(self)
         self.paths, self.n_pairs = paths, n_pairs
         self.weight = nn.Parameter(torch.tensor([1.0, 0.0]), requires_grad=False)
-        self.bias = None
+        self.register_parameter("bias", None)
 
     def forward(self, inputs: Tensor) -> Tensor:
         if self.weight[1] == 1:

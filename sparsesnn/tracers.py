@@ -29,7 +29,8 @@ def untraced(function: Callable[P, T]) -> Callable[P, T]:
         if torch.compiler.is_compiling() and not getattr(values[0] if values else None, "is_traceable", False):
             from sparsesnn import uncompiled  # imports PyTorch's compiler, which takes seconds
 
-            return uncompiled.call(function, *values, **by_name)
+            result: T = uncompiled.call(function, *values, **by_name)
+            return result
         return function(*values, **by_name)
 
     return called

@@ -13,7 +13,9 @@ _REASON = "the spike lists and the engine of sparsesnn are no operations of PyTo
 _reason = {"reason": _REASON} if "reason" in inspect.signature(torch.compiler.disable).parameters else {}
 
 
-@torch.compiler.disable(**_reason)
-def call(function: Callable[..., Any], *values: Any, **by_name: Any) -> Any:
-    """Calls `function`."""
+def _call(function: Callable[..., Any], *values: Any, **by_name: Any) -> Any:
     return function(*values, **by_name)
+
+
+#: `call(function, *values, **by_name)` calls the function
+call: Callable[..., Any] = torch.compiler.disable(_call, **_reason)

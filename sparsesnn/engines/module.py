@@ -17,6 +17,7 @@ from sparsesnn.engines.layer_inputs import layer_sources
 from sparsesnn.engines.live import LiveModel
 from sparsesnn.engines.registry import make_runner
 from sparsesnn.engines.runner import Runner, as_tensor
+from sparsesnn.engines.stored import Stored
 from sparsesnn.engines.watch import Watch
 from sparsesnn.errors import DescriptionError, NumericError, ShapeError
 from sparsesnn.first_order import check_transforms
@@ -199,7 +200,7 @@ def _misfit(spikes: object, source: str, n_input: int) -> str:
 
 
 @named
-class Model(Loadable):
+class Model(Stored, Loadable):
     """A `Network` that runs and learns. Its tensors are float32 on the CPU, whatever PyTorch's default dtype and device are;
     `model.double()` and `model.to(device)` change that on the backend dense.
 

@@ -18,7 +18,7 @@ from sparsesnn.engines import Batch
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Grid
 from sparsesnn.output import Output
-from sparsesnn.train.files import write_atomically
+from sparsesnn.whole_file import write_atomically
 
 
 class Confusion:

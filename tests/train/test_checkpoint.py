@@ -27,6 +27,7 @@ from sparsesnn.engines.tensors import (
     weights_sha256,
 )
 from sparsesnn.errors import CheckpointError, ConfigError
+from sparsesnn.json_file import read_json, strict_json
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Network, parse_net
 from sparsesnn.train import prepare, train
@@ -38,8 +39,9 @@ from sparsesnn.train.checkpoint import (
     _digest,
     _safetensors,
 )
-from sparsesnn.train.files import locked, read_json, strict_json, write_atomically
+from sparsesnn.train.files import locked
 from sparsesnn.train.metrics import read_metrics
+from sparsesnn.whole_file import write_atomically
 
 ADAM_KEYS = frozenset({"step", "exp_avg", "exp_avg_sq"})
 
