@@ -76,8 +76,11 @@ class Stored(nn.Module):
             define(model)
         saved = read_model(Path(folder))
         settings = saved.settings
-        mode = settings.dense_mode if backend in (None, settings.backend) else "auto"
-        modes: dict[str, Any] = {"dense_mode": mode, "weight_dtype": settings.weight_dtype}
+        moves = backend is not None and backend != settings.backend
+        modes: dict[str, Any] = {
+            "dense_mode": "auto" if moves else settings.dense_mode,
+            "weight_dtype": settings.weight_dtype,
+        }
         try:
             made = cls(saved.network, backend=backend or settings.backend, **modes)
         except (ConfigError, DescriptionError) as error:

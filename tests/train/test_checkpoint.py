@@ -30,6 +30,7 @@ from sparsesnn.errors import CheckpointError, ConfigError
 from sparsesnn.json_file import read_json, strict_json
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Network, parse_net
+from sparsesnn.tensor_file import pieces_of
 from sparsesnn.train import prepare, train
 from sparsesnn.train.checkpoint import (
     FORMAT,
@@ -37,7 +38,6 @@ from sparsesnn.train.checkpoint import (
     CheckpointStore,
     TensorFile,
     _digest,
-    _safetensors,
 )
 from sparsesnn.train.files import locked
 from sparsesnn.train.metrics import read_metrics
@@ -160,7 +160,7 @@ def test_files_are_those_of_safetensors(tmp_path: Path, dtype: torch.dtype) -> N
         "scalar": torch.tensor(2).to(dtype),
         "t": torch.arange(12.0).view(3, 4).T,
     }
-    write_atomically(tmp_path / "x", _safetensors(tensors))
+    write_atomically(tmp_path / "x", pieces_of(tensors))
     read = load_file(tmp_path / "x")
     assert read.keys() == tensors.keys()
     for name, x in tensors.items():
