@@ -7,7 +7,7 @@ Its metrics read what hooks on `nn.Linear`, `nn.Conv2d` and activation modules h
 has hooks of its own, one for each connection and each spiking population, and fills them after a pass. Without the harness,
 `sparsesnn.count_operations` gives the same numbers.
 
-Written for NeuroBench 2.3: https://neurobench.readthedocs.io.
+Written for NeuroBench 2.3 (https://neurobench.readthedocs.io), with the methods of its class `NeuroBenchModel`; this file does not import it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,12 @@ from torch import Tensor, nn
 
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.runner import as_tensor, delayed_tensor
-from sparsesnn.errors import MissingDependencyError, ShapeError
+from sparsesnn.errors import ShapeError
 from sparsesnn.layers import LIF, CubaLIF, Neuron, fires
 from sparsesnn.operations import fan_out, in_evaluation, n_pairs
 from sparsesnn.output import Output
 from sparsesnn.parameters import Incoming, incoming_of
 from sparsesnn.spikes import SpikeBatch
-
-try:
-    from neurobench.models import NeuroBenchModel as _NeuroBenchModel
-except ImportError:
-    raise MissingDependencyError("neurobench", "neurobench", "sparsesnn.neurobench") from None
 
 __all__ = ["NeuroBenchModel"]
 
@@ -38,8 +33,8 @@ __all__ = ["NeuroBenchModel"]
 _NAMES = {LIF: "Leaky", CubaLIF: "Synaptic"}
 
 
-class NeuroBenchModel(_NeuroBenchModel):
-    """A `Model` as NeuroBench runs and measures it.
+class NeuroBenchModel:
+    """A `Model` that NeuroBench runs and measures.
 
     A batch is spikes [B, T, N], or [B, T, height, width, channels] in the order of the network's input ([B, T, channels, height, width] if
     that is `channels_first`), or a `SpikeBatch`. Entries other than 0 and 1 are graded spikes, which NeuroBench counts as
@@ -54,9 +49,10 @@ class NeuroBenchModel(_NeuroBenchModel):
     """
 
     def __init__(self, model: Model) -> None:
-        super().__init__()
         self.model = model
         self._net = _Net(model)
+        self.connection_hooks: list[_Connection] = []
+        self.activation_hooks: list[_Population] = []
 
     def __net__(self) -> _Net:
         return self._net
@@ -81,6 +77,18 @@ class NeuroBenchModel(_NeuroBenchModel):
             senders = {c.name: c.pre for c in network.incoming(name)}
             for c in incoming_of(network, name):
                 self.connection_hooks.append(_Connection(self.model.layers[name], c, senders[c.name]))
+
+    def reset_hooks(self) -> None:
+        """Called by the harness after each batch."""
+        for hook in (*self.connection_hooks, *self.activation_hooks):
+            hook.reset()
+
+    def cleanup_hooks(self) -> None:
+        """Called by the harness at the end."""
+        self.connection_hooks.clear()
+        self.activation_hooks.clear()
+
+    close_hooks = cleanup_hooks
 
     def _spikes(self, batch: Any) -> SpikeBatch:
         n = self.model.network.populations[self.model.source].n
@@ -187,9 +195,6 @@ class _Connection:
     def remove(self) -> None:
         """See `register_hook`."""
 
-    def close(self) -> None:
-        self.reset()
-
 
 class _Population:
     """A spiking population, in the place of `neurobench.hooks.neuron.NeuronHook`.
@@ -226,6 +231,3 @@ class _Population:
     def reset(self) -> None:
         self.activation_outputs.clear()
         self._inputs.clear()
-
-    def close(self) -> None:
-        self.reset()
