@@ -62,10 +62,10 @@ class NeuroBenchModel:
         with in_evaluation(self.model):
             output = self.model(spikes)
         sent = {self.model.source: spikes.to_dense(), **{name: as_tensor(x) for name, x in output.spikes.items()}}
-        for hook in self.connection_hooks:
-            hook.inputs.append(hook.arriving(sent))
-        for hook in self.activation_hooks:
-            hook.ran(sent[hook.name], spikes)
+        for connection in self.connection_hooks:
+            connection.inputs.append(connection.arriving(sent))
+        for population in self.activation_hooks:
+            population.ran(sent[population.name], spikes)
         return _result(output).transpose(0, 1)
 
     def register_hooks(self) -> None:
@@ -80,8 +80,10 @@ class NeuroBenchModel:
 
     def reset_hooks(self) -> None:
         """Called by the harness after each batch."""
-        for hook in (*self.connection_hooks, *self.activation_hooks):
-            hook.reset()
+        for connection in self.connection_hooks:
+            connection.reset()
+        for population in self.activation_hooks:
+            population.reset()
 
     def cleanup_hooks(self) -> None:
         """Called by the harness at the end."""
