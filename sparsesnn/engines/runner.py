@@ -38,7 +38,11 @@ class Runner:
     """
 
     parts: Any = None
-    is_traceable = False
+
+    @property
+    def is_traceable(self) -> bool:
+        return False
+
     numbers_drawn = 0
 
     def __init__(self, name: str, options: Any, network: Network | None = None, grid: Any = None) -> None:

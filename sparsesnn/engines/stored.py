@@ -133,13 +133,13 @@ class Stored(nn.Module):
         token: str | bool | None = None,
         commit_message: str = "Upload a model of sparsesnn",
     ) -> str:
-        """Uploads the files of `save` to Hugging Face's hub; returns the address.
+        """Uploads the files of `save` to Hugging Face's hub; returns the address of the commit.
 
         Args:
             repo_id: `owner/model`; it is created if it does not exist.
             card: see `save`.
             private: of a new repository; None: the owner's default.
-            token: access; None: that of `huggingface-cli login`.
+            token: access; None: that of `hf auth login`.
 
         Errors: `MissingDependencyError`, an `ImportError`, without the package huggingface_hub, and its own errors.
         """
@@ -148,4 +148,5 @@ class Stored(nn.Module):
             place = Path(folder) / repo_id.rpartition("/")[2]
             self.save(place, card=card)
             api.create_repo(repo_id, private=private, exist_ok=True)
-            return str(api.upload_folder(repo_id=repo_id, folder_path=place, commit_message=commit_message))
+            made = api.upload_folder(repo_id=repo_id, folder_path=place, commit_message=commit_message)
+            return str(made.commit_url)

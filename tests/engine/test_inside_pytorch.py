@@ -143,6 +143,7 @@ def compiled(function: Any) -> Any:
     return torch.compile(function, backend="eager")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("capacity", [None, 3])
 def test_a_compiled_module_has_the_same_bits(capacity: int | None) -> None:
@@ -175,9 +176,10 @@ def test_learn_live_layers_and_chains_compile() -> None:
     assert torch.equal(compiled(chain)(x)[0], chain(x)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("mode", ["auto", "step", "hoist", "fused"])
-def test_dense_models_are_compiled_themselves(mode: str) -> None:
+@pytest.mark.parametrize(("mode", "least"), [("step", 15), ("hoist", 15), ("auto", 0), ("fused", 0)])
+def test_dense_models_are_compiled_themselves_or_called(mode: str, least: int) -> None:
     graphs: list[int] = []
 
     def count(graph: Any, inputs: Any) -> Any:
@@ -187,7 +189,7 @@ def test_dense_models_are_compiled_themselves(mode: str) -> None:
     model, x = loud(backend="dense", dense_mode=mode), spikes().steps(0, 3)
     value = torch.compile(lambda x: model(x).potentials, backend=count)(x)
     torch.testing.assert_close(value, model(x).potentials)
-    assert sum(graphs) > 15
+    assert sum(graphs) > least if least else graphs == []
 
 
 @pytest.mark.usefixtures("compiler")

@@ -384,7 +384,7 @@ def test_a_run_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The three calls of huggingface_hub that are used, with the signatures of version 1, on a folder."""
+    """The three calls of huggingface_hub that are used, with their signatures in versions 1 and 2, on a folder."""
     root = tmp_path / "hub"
 
     class HfApi:
@@ -395,10 +395,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             assert exist_ok
             (root / repo_id).mkdir(parents=True, exist_ok=True)
 
-        def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str) -> str:
+        def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str) -> Any:
             for path in folder_path.iterdir():
                 (root / repo_id / path.name).write_bytes(path.read_bytes())
-            return f"https://hub/{repo_id}: {commit_message}"
+            return types.SimpleNamespace(commit_url=f"https://hub/{repo_id}: {commit_message}")
 
     def snapshot_download(
         repo_id: str, *, revision: str | None, token: Any, cache_dir: Any, allow_patterns: Any

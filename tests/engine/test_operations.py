@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import sparsesnn as ss
 from sparsesnn.engines import Batch, Training, make_engine
+from sparsesnn.neurobench import NeuroBenchModel
 from sparsesnn.operations import Operations
 
 T, B, N_IN = 9, 5, 13
@@ -120,3 +122,60 @@ def test_the_model_keeps_its_modes_and_counters() -> None:
 def test_other_batches_are_refused(given: Any) -> None:
     with pytest.raises(ss.errors.ShapeError, match=r"count_operations.*(SpikeBatch\.from_dense|at least one)"):
         ss.count_operations(ss.Model(ss.parse_net("13-3")), given)
+
+
+MAPS = ss.Network.chain(
+    ss.Input(shape=(6, 6, 2)),
+    ss.Conv2d(3, 3, padding=1),
+    ss.LIF(),
+    ss.Pool("sum", 2),
+    ss.Conv2d(2, 2),
+    ss.LIF(),
+    ss.LI(3),
+)
+DELAYED = ss.Network(
+    {"input": ss.Input(N_IN), "hidden": ss.CubaLIF(6, recurrent=True), "output": ss.LI(3)},
+    (
+        ss.Connection("input", "hidden", 2, ss.Sparse(0.4)),
+        ss.Connection("input", "hidden", axonal=DELAYS),
+        ss.Connection("hidden", "output", 20),
+    ),
+)
+
+
+@pytest.mark.parametrize("network", [MAPS, DELAYED])
+@pytest.mark.parametrize("backend", ["cpu", "dense"])
+def test_hooks_that_are_read_as_neurobench_reads_them_have_the_same_counts(network: ss.Network, backend: str) -> None:
+    """NeuroBench sums what a copy of a layer, with 1 for its nonzero weights or for all, makes of its input, with 1 likewise."""
+    model = ss.Model(network, backend=backend)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(5)
+            p[torch.rand(p.shape, generator=torch.Generator().manual_seed(0)) < 0.2] = 0
+    n = network.populations["input"].n
+    dense = (torch.rand(B, T, n, generator=torch.Generator().manual_seed(1)) < 0.3).float()
+    wrapped = NeuroBenchModel(model)
+    wrapped.register_hooks()
+    wrapped(dense)
+    counts = {"Effective_ACs": 0, "Dense": 0}
+    for hook in wrapped.connection_hooks:
+        for inputs in hook.inputs:
+            for name, which in (("Effective_ACs", lambda x: (x != 0).float()), ("Dense", torch.ones_like)):
+                layer = copy.deepcopy(hook.layer)
+                layer.weight.data = which(layer.weight.data)
+                counts[name] += int(layer(which(inputs)).sum())
+    expected = ss.count_operations(model, ss.SpikeBatch.from_dense(dense, batch_first=True))
+    assert counts["Effective_ACs"] > 100
+    assert {name: x / B for name, x in counts.items()} == {
+        name: expected["SynapticOperations"][name] for name in counts
+    }
+    outputs = torch.cat([hook.activation_outputs[0].flatten() for hook in wrapped.activation_hooks])
+    assert 1 - float(outputs.count_nonzero()) / outputs.numel() == pytest.approx(expected["ActivationSparsity"])
+    weights = [layer.weight for layer in wrapped.__net__().children()]
+    if network is DELAYED:  # of maps, the weights that places share count once
+        zeros = sum(int((w == 0).sum()) for w in weights)
+        assert zeros / sum(w.numel() for w in weights) == pytest.approx(expected["ConnectionSparsity"])
+    wrapped.reset_hooks()
+    assert [hook.inputs for hook in wrapped.connection_hooks] == [[]] * len(network.connections)
+    wrapped.cleanup_hooks()
+    assert wrapped.connection_hooks == wrapped.activation_hooks == []
