@@ -18,7 +18,7 @@ from sparsesnn.wording import printable
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a model's README.md says besides its network; everything may be left out.
+    """The content of a model's README.md besides its network; everything may be left out.
 
     Args:
         name: title; "": the folder's name.

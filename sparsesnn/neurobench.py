@@ -3,8 +3,8 @@
     from sparsesnn.neurobench import NeuroBenchModel
     Benchmark(NeuroBenchModel(model), loader, [], [ChooseMaxCount()], [[Footprint], [SynapticOperations]]).run()
 
-Its metrics read what hooks on `nn.Linear`, `nn.Conv2d` and activation modules have seen; a `Model` has none of these. So this wrapper
-has hooks of its own, one for each connection and each spiking population, and fills them after a pass. Without the harness,
+Its metrics read hooks on `nn.Linear`, `nn.Conv2d` and activation modules; a `Model` has none of these. So this wrapper has a hook for
+each connection and each spiking population, and fills them after a pass. Without the harness,
 `sparsesnn.count_operations` gives the same numbers.
 
 Written for NeuroBench 2.3 (https://neurobench.readthedocs.io), with the methods of its class `NeuroBenchModel`; this file does not import it.
@@ -146,8 +146,8 @@ class _Weights(nn.Linear):
 class _Synapses(nn.Linear):
     """A layer whose result adds up to the number of synaptic operations of its input.
 
-    NeuroBench sets the nonzero weights of a copy to 1, or all of them, and sums what the copy makes of the input with 1 for each entry
-    that is not 0. `weight` here is [1, 0], and tells the two cases apart.
+    NeuroBench copies a layer, sets its nonzero weights to 1, or all of them, likewise the entries of the input, and sums the result.
+    `weight` here is [1, 0], and tells the two cases apart.
 
     Args:
         paths: int64[n_pre], the synapses with nonzero weights of each sender.

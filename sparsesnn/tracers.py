@@ -1,4 +1,4 @@
-"""PyTorch's tracers and the engine: its compiler calls what they cannot record, the others are refused, and its profiler sees names."""
+"""PyTorch's tracers and the engine: the compiler calls it, other tracers are refused, and the profiler shows its passes by name."""
 
 from __future__ import annotations
 

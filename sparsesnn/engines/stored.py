@@ -39,7 +39,7 @@ class Stored(nn.Module):
 
         Args:
             folder: appears whole or not at all.
-            card: what the card says besides the network.
+            card: the content of the card besides the network.
             overwrite: replace the model that the folder holds; other files in it stay.
 
         Errors: `ConfigError` for a folder with files, unless `overwrite`, and for one that cannot be written: an older model is then intact.

@@ -31,7 +31,7 @@ def test_tutorial(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_inside_pytorch(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sklearn", reason="the page reads the digits of scikit-learn")
-    # PyTorch's compiler hides some of its own warnings, which as errors would end it; others are shown to nobody by default
+    # as errors, warnings that PyTorch's compiler hides would end it; Python shows no DeprecationWarning by default
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
         run_blocks(DOCS / "pytorch.md")

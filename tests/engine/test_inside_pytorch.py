@@ -1,4 +1,4 @@
-"""What docs/pytorch.md says about PyTorch's tools and has no block for."""
+"""The claims of docs/pytorch.md about PyTorch's tools, besides its blocks."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Around(nn.Module):
 
 @pytest.fixture
 def compiler() -> Iterator[None]:
-    """PyTorch's compiler logs nothing and shows no warning. It hides some of its own, which as errors would end it."""
+    """PyTorch's compiler logs nothing and shows no warning. Warnings that it hides would end it as errors."""
     logged: list[str] = []
 
     class Keep(logging.Handler):
@@ -252,7 +252,7 @@ def test_vmap_is_refused_without_gradients_too() -> None:
             vmap(lambda p: functional_call(model, p, (x,)).potentials)(stacked)
         with pytest.raises(SecondDerivativeError, match="from_dense cannot run within"):
             vmap(lambda d: model(ss.SpikeBatch.from_dense(d)).potentials)(dense()[None])
-        # what the transform does not touch runs
+        # a model that the transform does not touch runs
         found = vmap(lambda a: a + model(x).potentials.sum())(torch.zeros(3))
     assert torch.equal(found, model(x).potentials.sum().expand(3))
 

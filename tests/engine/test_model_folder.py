@@ -29,7 +29,7 @@ T, B, N = 9, 5, 14
 
 @dataclass(frozen=True)
 class Slow(ss.Neuron):
-    """A neuron of one's own."""
+    """Not a model of the package."""
 
     beta: ss.PerNeuron = ss.parameter(0.9, "decay", low=0, high=1)
     gain: float = 1.0
@@ -360,7 +360,7 @@ def test_every_cut_and_changed_byte_is_an_error_or_no_difference(name: str, tmp_
             assert all(torch.equal(x, model.state_dict()[key]) for key, x in back.state_dict().items())
 
 
-def test_a_neuron_of_ones_own_is_given_in_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_neuron_is_given_in_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     MODELS["own neuron"]().save(tmp_path / "a")
     monkeypatch.delitem(catalog.DEFINED, "Slow")
     with pytest.raises(CheckpointError, match=r"'Slow'.*to load give neurons="):

@@ -109,7 +109,7 @@ def test_the_same_network_of_snntorch_has_the_same_numbers(backend: str) -> None
     for name in ("ClassificationAccuracy", "SynapticOperations", "ConnectionSparsity", "MembraneUpdates"):
         assert found[name] == expected[name], name
     assert found["ActivationSparsity"] == pytest.approx(expected["ActivationSparsity"], rel=1e-12)
-    # ours has no bias of the recurrent layer; snnTorch's neurons hold buffers of their own
+    # ours has no bias of the recurrent layer; snnTorch's neurons hold more buffers
     assert found["ParameterCount"] == expected["ParameterCount"] - N_HIDDEN
     assert found["Footprint"] == sum(4 * x.numel() for x in (*ours.parameters(), *ours.buffers()))
 

@@ -146,7 +146,7 @@ DELAYED = ss.Network(
 @pytest.mark.parametrize("network", [MAPS, DELAYED])
 @pytest.mark.parametrize("backend", ["cpu", "dense"])
 def test_hooks_that_are_read_as_neurobench_reads_them_have_the_same_counts(network: ss.Network, backend: str) -> None:
-    """NeuroBench sums what a copy of a layer, with 1 for its nonzero weights or for all, makes of its input, with 1 likewise."""
+    """NeuroBench copies a layer, sets its nonzero weights to 1, or all of them, likewise the input, and sums the result."""
     model = ss.Model(network, backend=backend)
     with torch.no_grad():
         for p in model.parameters():

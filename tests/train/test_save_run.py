@@ -18,7 +18,7 @@ from sparsesnn.train import Config, evaluate_run, load_run, train
 
 @dataclass(frozen=True)
 class Slow(ss.Neuron):
-    """A neuron of one's own."""
+    """Not a model of the package."""
 
     beta: ss.PerNeuron = ss.parameter(0.9, "decay", low=0, high=1)
     states: ClassVar = ("x",)
