@@ -14,6 +14,7 @@ from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.options import plain
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.tensor_like import plain_tensor
+from sparsesnn.tracers import untraced
 from sparsesnn.traces import Traces
 
 #: output of a layer: lists (cpu), a 0/1 tensor [T, B, N] (dense), or the potentials [T, B, N] of a readout
@@ -144,6 +145,7 @@ class Output:
         spikes = self.spikes[name or self.output]
         return spikes.counts() if isinstance(spikes, SpikeBatch) else at_least_float32(spikes).sum(0)
 
+    @untraced
     def activity(self) -> dict[str, float]:
         """Spikes per neuron and time step of every spiking population."""
         if isinstance(self.spikes, CountedSpikes):

@@ -12,6 +12,7 @@ from sparsesnn.errors import ShapeError
 from sparsesnn.network import gives_currents
 from sparsesnn.output import LayerState, Output, check_state
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.tracers import untraced
 from sparsesnn.wording import count
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class LiveModel:
         self._state = state
         self._n_samples: int | None = None  # a new state may have another B
 
+    @untraced
     def __call__(self, spikes: SpikeBatch | DenseSpikes | Any, *, n_steps: int | None = None) -> Output:
         """Runs the next T steps of B samples; B is that of the first call. `n_steps`: T of currents [B, N], see `Model.forward`."""
         if self._reads_currents:

@@ -18,6 +18,7 @@ from sparsesnn.engines.layer_inputs import layer_sources
 from sparsesnn.engines.live import LiveModel
 from sparsesnn.engines.registry import make_runner
 from sparsesnn.engines.runner import NetworkRun, Runner, as_tensor
+from sparsesnn.engines.stored import Stored
 from sparsesnn.engines.watch import Watch
 from sparsesnn.errors import DescriptionError, NumericError, ShapeError
 from sparsesnn.first_order import check_transforms
@@ -47,6 +48,7 @@ from sparsesnn.parameters import (
 from sparsesnn.rotation import population_seed
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.state_dicts import Loadable
+from sparsesnn.tracers import check_tracers, untraced
 from sparsesnn.traces import Record, Traces, chosen_neurons, replay
 
 if TYPE_CHECKING:
@@ -133,6 +135,12 @@ class Layer(Loadable, PopulationModule):
             potentials: bool = False,
         ) -> tuple[Any, ...]: ...
 
+    @property
+    def is_traceable(self) -> bool:
+        """Whether `torch.compile` may trace it."""
+        return self.runner.is_traceable
+
+    @untraced
     def forward(
         self,
         inputs: LayerInput | Sequence[LayerInput],
@@ -157,7 +165,8 @@ class Layer(Loadable, PopulationModule):
 
         Returns: the output (lists or spikes; potentials for LI) and the state after the last step; with `potentials` these as third.
         """
-        check_transforms("a layer")
+        check_tracers("a layer")
+        check_transforms("a layer", read=self.parameters())
         sources = layer_sources(inputs, self, n_steps)
         asked = potentials and fires(self.population)
         found = self.runner.run_layer(
@@ -204,7 +213,7 @@ def _misfit(spikes: object, source: str, n_input: int) -> str:
 
 
 @named
-class Model(Loadable):
+class Model(Stored, Loadable):
     """A `Network` that runs and learns. Its tensors are float32 on the CPU, whatever PyTorch's default dtype and device are;
     `model.double()` and `model.to(device)` change that on the backend dense.
 
@@ -280,6 +289,12 @@ class Model(Loadable):
             potentials: bool = False,
         ) -> Output: ...
 
+    @property
+    def is_traceable(self) -> bool:
+        """Whether `torch.compile` may trace it."""
+        return self.runner.is_traceable
+
+    @untraced
     def forward(
         self,
         spikes: SpikeBatch | DenseSpikes,
@@ -305,7 +320,8 @@ class Model(Loadable):
             n_steps: T of currents [B, N], which are the same at all steps: one copy is kept, whose gradient is the sum over them.
             potentials: those of a last population that fires are an output too, `Output.potentials`.
         """
-        check_transforms("a model")
+        check_tracers("a model")
+        check_transforms("a model", read=self.parameters())
         chosen = chosen_neurons(self.network, record) if record else {}
         spikes = self._checked_input(spikes, n_steps)
         asked = self.network.output if potentials and fires(self.network.populations[self.network.output]) else ""
@@ -336,6 +352,7 @@ class Model(Loadable):
             self.watch.ran(spikes, output.activity)
         return output
 
+    @untraced
     def learn(
         self,
         spikes: SpikeBatch | DenseSpikes,

@@ -52,9 +52,15 @@ class Runner:
     Attributes:
         parts: how the network is divided over ranks, see `sparsesnn.engines.ranks.parts`; None: this process has all of it.
         numbers_drawn: how many initial weights are drawn at a time; 0: all of a connection at once.
+        is_traceable: whether `torch.compile` may trace the engine; else it calls `Model` and `Layer` as they are.
     """
 
     parts: Any = None
+
+    @property
+    def is_traceable(self) -> bool:
+        return False
+
     numbers_drawn = 0
 
     def __init__(self, name: str, options: Any, network: Network | None = None, grid: Any = None) -> None:

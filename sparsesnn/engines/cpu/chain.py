@@ -32,6 +32,7 @@ from sparsesnn.parameters import DELAYS
 from sparsesnn.rotation import list_seed, next_training_step
 from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.tracers import recorded
 
 if TYPE_CHECKING:
     from sparsesnn.engines.dropout import Heard
@@ -264,7 +265,8 @@ class Chain:
             else node.transform.setting(call)
             for node in self.nodes
         ]
-        made = self.chain.forward(list(inputs), n_steps, n_samples, settings, hidden, first_sample)
+        with recorded("sparsesnn.forward"):
+            made = self.chain.forward(list(inputs), n_steps, n_samples, settings, hidden, first_sample)
         if self.shards:
             self.shards.count_traffic()
         constant = [name for name, x in currents.items() if x.ndim == 2]

@@ -21,6 +21,7 @@ from sparsesnn.layers import is_readout
 from sparsesnn.output import LayerState, last_steps
 from sparsesnn.parameters import DELAYS
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.tracers import recorded
 
 if TYPE_CHECKING:
     from sparsesnn.engines.cpu.chain import Chain
@@ -125,7 +126,7 @@ class ChainPass:
                 seen.append(None)
                 continue
             currents = [given[node.given]] if node.given and given else []
-            made = _RunNode.apply(self, k, *(seen[at] for at in node.sources), *currents, *node.learnt.values())
+            made = SparsesnnLayer.apply(self, k, *(seen[at] for at in node.sources), *currents, *node.learnt.values())
             if isinstance(made, tuple):
                 made, potentials = made
             seen.append(made)
@@ -220,7 +221,7 @@ class ChainPass:
         )
 
 
-class _RunNode(torch.autograd.Function):
+class SparsesnnLayer(torch.autograd.Function):  # profilers show the name
     """forward(pass, node, values of each source…, given currents, learnt tensors…) → values of the node's lists, or readout
     potentials; or values and potentials."""
 
@@ -244,13 +245,14 @@ class _RunNode(torch.autograd.Function):
         node = this.chain.nodes[k]
         n_sources, given = len(node.sources), int(bool(node.given))
         wanted = list(ctx.needs_input_grad[2 : 2 + n_sources + given])
-        found, d_values, d_currents = this.backward_node(
-            k,
-            _gradient(d_out),
-            wanted[:n_sources],
-            any(wanted[n_sources:]),
-            None if d_potentials is None else _gradient(d_potentials),
-        )
+        with recorded(f"sparsesnn.backward {node.layer}"):
+            found, d_values, d_currents = this.backward_node(
+                k,
+                _gradient(d_out),
+                wanted[:n_sources],
+                any(wanted[n_sources:]),
+                None if d_potentials is None else _gradient(d_potentials),
+            )
         gradients = (*d_values, *[d_currents] * given, *map(found.get, node.learnt))
         return (None, None, *(None if g is None else torch.from_numpy(g) for g in gradients))
 

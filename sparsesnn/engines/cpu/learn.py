@@ -14,6 +14,7 @@ from sparsesnn.engines.cpu.chain_pass import ChainPass
 from sparsesnn.loss import CrossEntropy
 from sparsesnn.output import LayerState, Lazily, Output
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.tracers import recorded
 
 
 def learns_alone(chain: Chain, output: str) -> bool:
@@ -109,7 +110,8 @@ def learn(
         if of_potentials is None
         else [of_potentials if k == chain.layer_nodes[output] else None for k in range(len(chain.nodes))]
     )
-    chain.chain.backward(this.made, d_out, take, this.n_batch, d_potentials)
+    with recorded("sparsesnn.backward"):
+        chain.chain.backward(this.made, d_out, take, this.n_batch, d_potentials)
     if chain.shards:
         chain.shards.count_traffic()
     return value.detach(), made

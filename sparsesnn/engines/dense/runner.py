@@ -17,6 +17,10 @@ from sparsesnn.output import LayerState
 class DenseRunner(Runner):
     """Takes and returns tensors; between layers of the mode "fused" it passes one byte per spike."""
 
+    @property
+    def is_traceable(self) -> bool:
+        return self.options.dense_mode in ("step", "hoist")  # the fused loop is no operation of PyTorch
+
     def read(self, model: Any, spikes: Any) -> Tensor | DenseSpikes | Currents:
         if isinstance(spikes, (DenseSpikes, Currents)):
             return spikes
