@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparsesnn.partition.ipu import sweep_tables, sweeps
-from sparsesnn.train.files import write_atomically
+from sparsesnn.whole_file import write_atomically
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "ipu-predictions.md"

@@ -23,13 +23,14 @@ from sparsesnn.engines.ranks.shards import make_shards
 from sparsesnn.host.comm import Communicator, Grid, Local, make_grid
 from sparsesnn.host.comm.dry_run import DryRun
 from sparsesnn.host.comm.on_ranks import run_on_ranks
+from sparsesnn.json_file import strict_json
 from sparsesnn.launch.links import measure_links
 from sparsesnn.launch.point_work import N_CALIBRATION, average, calibrate, draw_spikes, events_of, lists_of, n_places
 from sparsesnn.launch.points import DRY_RUN, Point, network_of
 from sparsesnn.loss import CrossEntropy
 from sparsesnn.partition.target import Links
 from sparsesnn.runtime import num_threads
-from sparsesnn.train.files import strict_json, write_atomically
+from sparsesnn.whole_file import write_atomically
 
 
 def main(arguments: list[str]) -> int:

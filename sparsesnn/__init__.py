@@ -40,6 +40,8 @@ if sys.version_info >= (3, 10):  # noqa: UP036
         from sparsesnn.engines.module import Layer, Model
         from sparsesnn.engines.sequential import Sequential
         from sparsesnn.host.stream import Stream
+        from sparsesnn.model_card import ModelCard
+        from sparsesnn.operations import count_operations
         from sparsesnn.output import LayerState, Output
         from sparsesnn.runtime import build_info, num_threads, set_isa, set_num_threads
         from sparsesnn.spikes import SpikeBatch
@@ -91,6 +93,8 @@ __all__ = [
     "EventSet",
     "Stream",
     "encode",
+    "count_operations",
+    "ModelCard",
     "Adam",
     "AdamW",
     # the engine
@@ -113,6 +117,7 @@ if TYPE_CHECKING:
     from sparsesnn import ipu as ipu
     from sparsesnn import layers as layers
     from sparsesnn import loss as loss
+    from sparsesnn import neurobench as neurobench
     from sparsesnn import nir as nir
     from sparsesnn import onnx as onnx
     from sparsesnn import partition as partition
@@ -123,8 +128,21 @@ if TYPE_CHECKING:
 else:
     #: modules imported on first use
     _modules = (
-        *("bench", "config", "datasets", "dense", "host", "init", "integers", "ipu", "layers", "loss", "nir", "onnx"),
-        *("partition", "poptorch", "reference", "traces", "train"),
+        *(
+            "bench",
+            "config",
+            "datasets",
+            "dense",
+            "host",
+            "init",
+            "integers",
+            "ipu",
+            "layers",
+            "loss",
+            "neurobench",
+            "nir",
+        ),
+        *("onnx", "partition", "poptorch", "reference", "traces", "train"),
     )
 
     def __getattr__(name: str) -> Any:

@@ -46,9 +46,10 @@ class LayerSpec:
 class Lists:
     """
     Spike lists: offsets int64[T*B + 1], ids uint16|int32[S], n_spikes int32[T*B]; graded: values float32[S].
+    constant: one list for each sample, the same at all steps; T is 1.
     """
 
-    def __init__(self, offsets: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], ids: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], n_spikes: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ...) -> None: ...
+    def __init__(self, offsets: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], ids: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], n_spikes: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., constant: bool = ...) -> None: ...
 
     def check(self, n_neurons: int, n_samples: int, name: str) -> None:
         """
@@ -252,24 +253,26 @@ class Chain:
     def forward(self, inputs: list, n_steps: int, n_samples: int, settings: list, hidden: bool = ..., first_sample: int = ...) -> Pass:
         """
         inputs: Lists, or a Run of another chain. settings: for a layer its seed, first step, states, own lists of earlier
-        steps, and packed weights of sources and loops, or None; for a transform its own. hidden: nothing writes to the
-        inputs before `backward` or `show`.
+        steps, packed weights of sources and loops, or None, given currents of the whole population, [T, B, N] or, the same
+        at all steps, [B, N], or None, and whether potentials of neurons that fire are an output; for a transform its own.
+        hidden: nothing writes to the inputs before `backward` or `show`.
         """
 
-    def backward(self, pass_: Pass, d_out: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None], take: object, n_batch: int = ...) -> None:
+    def backward(self, pass_: Pass, d_out: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None], take: object, n_batch: int = ..., d_potentials: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None] = ...) -> None:
         """
         Once after `forward`: calls take(k, gradients) with the wanted gradients of node k, from the last node on, unless
         no gradient reaches the node; the list is empty if this rank has no neurons of it. d_out: for each node the
         gradient of its list values or potentials, or None. Gradients of a layer's lists are added in the order of PyTorch's
         graph: d_out first, then the readers from the last one on. n_batch: samples of the whole batch, of which these are
         those from first_sample on; gradients of weights then come as one sum a branch (find_branches), [K, ...], those of
-        neurons' parameters as one a group of group_samples samples, [G, ...].
+        neurons' parameters as one a group of group_samples samples, [G, ...]. d_potentials: for each node that fires the
+        gradient of its potentials, if they are an output, or None.
         """
 
-    def backward_node(self, pass_: Pass, node: int, d_out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)], wanted_value: Sequence[bool], n_batch: int = ...) -> tuple:
+    def backward_node(self, pass_: Pass, node: int, d_out: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, wanted_value: Sequence[bool], n_batch: int = ..., wanted_currents: bool = ..., d_potentials: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ...) -> tuple:
         """
-        The same for one node, any number of times: its gradients, and for each list that it reads the gradient of the
-        values, or None; 0 for entries of other ranks.
+        The same for one node, any number of times: its gradients; for each list that it reads the gradient of the
+        values, or None; 0 for entries of other ranks; and that of its given currents, of this rank's neurons, or None.
         """
 
 class Exchange:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from sparsesnn import startup
-from sparsesnn.commands import bench, data, evaluate, info, launch, nir, onnx, plan, quantize, show, train
+from sparsesnn.commands import bench, data, evaluate, info, launch, nir, onnx, plan, quantize, save, show, train
 from sparsesnn.errors import CodeError, ConfigError, DescriptionError, SparseSnnError
 from sparsesnn.wording import meant, printable
 
@@ -146,7 +146,20 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for command in (train, evaluate, show, launch, data, bench, plan, nir, onnx, quantize, info):  # the order of --help
+    for command in (
+        train,
+        evaluate,
+        show,
+        launch,
+        data,
+        bench,
+        plan,
+        save,
+        nir,
+        onnx,
+        quantize,
+        info,
+    ):  # the order of --help
         command.register(commands)
     return parser
 

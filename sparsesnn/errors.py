@@ -50,6 +50,10 @@ class SecondDerivativeError(SparseSnnError, NotImplementedError):
     """A derivative that an engine cannot take: of one of its gradients, or within a transform of `torch.func`."""
 
 
+class TraceError(SparseSnnError, NotImplementedError):
+    """A tracer that cannot record an engine: `torch.jit.script`, `torch.jit.trace` or `torch.export`."""
+
+
 class DataError(SparseSnnError):
     """A data file is missing, damaged or not in the format it claims."""
 

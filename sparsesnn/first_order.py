@@ -63,11 +63,17 @@ class _Guard(torch.autograd.Function):
         )
 
 
-def check_transforms(who: str, gradients: Iterable[Tensor] = ()) -> None:
-    """`SecondDerivativeError` within a transform of `torch.func`, or for batches of gradients, which cannot trace into an engine."""
+def check_transforms(who: str, gradients: Iterable[Tensor] = (), read: Iterable[Tensor] = ()) -> None:
+    """`SecondDerivativeError` within a transform of `torch.func`, or for batches of gradients, which cannot trace into an engine.
+
+    Without gradients the engine may run within a transform, unless the transform wraps one of the tensors that it reads.
+    """
     functorch = torch._C._functorch
     batched = any(functorch.is_functorch_wrapped_tensor(x) or functorch.is_legacy_batchedtensor(x) for x in gradients)
-    if batched or (torch._C._are_functorch_transforms_active() and torch.is_grad_enabled()):
+    if batched or (
+        torch._C._are_functorch_transforms_active()
+        and (torch.is_grad_enabled() or any(functorch.is_functorch_wrapped_tensor(x) for x in read))
+    ):
         raise SecondDerivativeError(
             f"{who} cannot run within a transform of torch.func, such as grad, vmap or jacrev, or with vectorize=True or "
             "is_grads_batched=True; use torch.autograd.grad with torch.func.functional_call, and vectorize=False"

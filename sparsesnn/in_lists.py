@@ -11,6 +11,8 @@ from sparsesnn.errors import DescriptionError
 def check_in_lists(connections: Iterable[Any], who: str) -> None:
     """`DescriptionError` if `who`, the engine or its plan, does not support the synapses of a connection."""
     for c in connections:
+        if c.synapses.gives_currents:
+            continue
         looped = c.is_recurrent and not c.synapses.is_matrix
         if looped or c.synapses.in_lists(0) is None:
             allowed = (

@@ -25,6 +25,7 @@ from sparsesnn.network import Network
 from sparsesnn.parameters import Incoming
 from sparsesnn.regular_file import check_regular
 from sparsesnn.rounding import BITS, Integers, product
+from sparsesnn.synapses.one_to_one import check_no_currents
 from sparsesnn.whole_file import whole_file
 
 __all__ = ["Saved", "load", "read", "save"]
@@ -58,6 +59,7 @@ def save(model: Model, path: str | Path, weight_dtype: str | None = None) -> Non
 
     Errors: `DescriptionError` for another type, `ConfigError` if the file cannot be written.
     """
+    check_no_currents(model.network, "a file with integer weights")
     kind = weight_dtype or model.weight_dtype
     if kind not in BITS:
         raise DescriptionError(

@@ -32,7 +32,7 @@ from sparsesnn.layers.catalog import (
 from sparsesnn.map_text import parse_maps
 from sparsesnn.options import options_of, plain
 from sparsesnn.subclasses import as_described
-from sparsesnn.synapses import Dense, Series, Shape, Sparse, Synapses
+from sparsesnn.synapses import Dense, OneToOne, Series, Shape, Sparse, Synapses
 from sparsesnn.wording import unknown
 
 #: limits of a network, because its checks compare all pairs
@@ -49,7 +49,8 @@ class Network:
         connections: in any order; a population's currents are summed in this order, its recurrent connections last.
             `recurrent=True` on a population adds `Connection(name, name, delay=1)`.
 
-    Here convolutions and pooling get the shape of their sender, and a population without n its number of neurons.
+    Here convolutions and pooling get the shape of their sender, and a population without n its number of neurons. A connection
+    from an `Input(currents=True)` becomes `OneToOne`, and its currents come first in a sum.
 
     Errors: `DescriptionError` for unknown names, cycles, readouts that are read from, populations without input, sizes that
     do not fit.
@@ -65,7 +66,8 @@ class Network:
         ):
             if n > most:
                 raise DescriptionError(f"the network has {n:,} {what}; allowed: {most:,}; describe a smaller network")
-        populations, connections = _with_sizes(*_with_loops(*_as_described(self.populations, self.connections)))
+        parts = _with_loops(*_as_described(self.populations, self.connections))
+        populations, connections = _with_sizes(*_with_currents(*parts))
         object.__setattr__(self, "populations", MappingProxyType(populations))
         object.__setattr__(self, "connections", _named(connections))
         order = {name: position for position, name in enumerate(self.populations)}
@@ -99,6 +101,7 @@ class Network:
                     "(only a population itself may feed back, by recurrent=True)"
                 )
             where, n_pre = f"connection {c.pre}->{c.post}", self.populations[c.pre].n
+            _check_currents(where, c, self.populations[c.pre])
             c.synapses.check(where, n_pre, self.populations[c.post].n)
             if c.axonal:
                 c.axonal.check(where, n_pre)
@@ -338,6 +341,41 @@ def _with_loops(
     return parts, (*(c for c in connections if not c.is_recurrent), *loops)
 
 
+def gives_currents(network: Network) -> bool:
+    """Whether the input of a network with one `Input` is currents."""
+    source = network.populations[network.inputs[0]]
+    return isinstance(source, Input) and source.currents
+
+
+def _with_currents(
+    populations: dict[str, AnyPopulation], connections: tuple[Connection, ...]
+) -> tuple[dict[str, AnyPopulation], tuple[Connection, ...]]:
+    """Gives connections from inputs of currents their kind of synapses; in the order of sums they come first."""
+    given = {name for name, p in populations.items() if isinstance(p, Input) and p.currents}
+    if not given:
+        return populations, connections
+    driven = [replace(c, synapses=OneToOne()) if c.synapses == Dense() else c for c in connections if c.pre in given]
+    return populations, (*driven, *(c for c in connections if c.pre not in given))
+
+
+def _check_currents(where: str, c: Connection, pre: AnyPopulation) -> None:
+    """`DescriptionError` unless exactly the connections from inputs of currents are one to one, without delays."""
+    is_given = isinstance(pre, Input) and pre.currents
+    if is_given != c.synapses.gives_currents:
+        raise DescriptionError(
+            f"{where}: its synapses are {c.synapses}, "
+            + (
+                "but the sender gives currents, one for each neuron; leave the synapses out, or put a torch.nn.Module in front"
+                if is_given
+                else "which only an Input(currents=True) has; use Dense, or Sparse"
+            )
+        )
+    if is_given and (c.delay or c.axonal):
+        raise DescriptionError(
+            f"{where}: has a delay of {c.reach}, but currents arrive in their own step; allowed: 0; shift the currents instead"
+        )
+
+
 def _named(connections: tuple[Connection, ...]) -> tuple[Connection, ...]:
     """The connections, with delays in the names if several connect the same populations."""
     pairs = Counter((c.pre, c.post) for c in connections)
@@ -390,7 +428,8 @@ def parse_net(
 
     Sizes joined by `-`. After a size: `r` recurrent, or the letter of a neuron model (`model_letters()`), LIF without one;
     the last is an LI readout, or with `s` spiking neurons that are all listed, for rate codes; `p0.1`: the
-    population's input connections are `Sparse(density=0.1)`, each drawn separately.
+    population's input connections are `Sparse(density=0.1)`, each drawn separately. `"currents-1000-10"`: the input is a current
+    for each of the 1000 neurons, `Input(1000, currents=True)`.
     `"2x34x34:3C8s2-3C16s2-10"` has convolutions: see `sparsesnn.map_text`.
 
     Args:
@@ -441,19 +480,24 @@ def parse_net(
         return Network.chain(*parse_maps(text, neurons, "".join(models)))
     pattern = f"([1-9][0-9]{{0,18}})([rs{''.join(models)}]*)(?:p([0-9.]+))?"
     words = text.strip().split("-")
+    given = words[0] == "currents" and len(words) > 1
+    if given:
+        size = re.match("[0-9]*", words[1])
+        words[0] = size[0] if size else ""
     matches = [re.fullmatch(pattern, word) for word in words]
     if len(matches) < 2 or None in matches:
         wrong = [word for word in words if not re.fullmatch(pattern, word)]
         problem = f"{wrong[0]!r} is not a size" if wrong else "has one size; a network has two or more"
         raise DescriptionError(
             f"net {text!r}: {problem}; write sizes joined by '-', such as 700-256r-20 (r: recurrent, {model_letters()}, "
-            "p0.1: sparse synapses of that density), or convolutions, such as 2x34x34:3C8s2-3C16s2-10"
+            "p0.1: sparse synapses of that density; currents-1000-10: currents as input), or convolutions, such as "
+            "2x34x34:3C8s2-3C16s2-10"
         )
     sizes = [(int(m[1]), m[2]) for m in matches if m]
     if sizes[0][1]:
         raise DescriptionError(f"net {text!r}: the first size is the input and allows no letter")
     hidden = [neurons(n, flags, last=False) for n, flags in sizes[1:-1]]
-    network = Network.chain(Input(sizes[0][0]), *hidden, neurons(*sizes[-1], last=True))
+    network = Network.chain(Input(sizes[0][0], currents=given), *hidden, neurons(*sizes[-1], last=True))
     densities = {name: m[3] for name, m in zip(network.populations, matches) if m and m[3]}  # noqa: B905  Python 3.8
     if network.inputs[0] in densities:
         raise DescriptionError(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ConfigError, MissingDependencyError
 from sparsesnn.layers import fires
+from sparsesnn.synapses.one_to_one import check_no_currents
 from sparsesnn.whole_file import whole_file
 
 __all__ = ["StepModule", "export"]
@@ -43,6 +44,7 @@ class StepModule(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.network = model.network
+        check_no_currents(self.network, "ONNX")
         self.state_names: list[str] = []
         #: shape of each state, with B for the number of samples
         self.state_shapes: list[tuple[int | str, ...]] = []

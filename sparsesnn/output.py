@@ -14,6 +14,7 @@ from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.options import plain
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.tensor_like import plain_tensor
+from sparsesnn.tracers import untraced
 from sparsesnn.traces import Traces
 
 #: output of a layer: lists (cpu), a 0/1 tensor [T, B, N] (dense), or the potentials [T, B, N] of a readout
@@ -115,7 +116,9 @@ class Output:
     """The output of a network.
 
     Args:
-        potentials: float32[T, B, N] of the LI readout; None if the last population fires.
+        potentials: float32[T, B, N] of the LI readout, differentiable. Of a last population that fires only if the call asked for them
+            (`potentials=True`), else None: the potential of every neuron after each step, before the reset that the next step
+            applies, as compared with the threshold (snnTorch's `mem`). Their gradient reaches every neuron, listed or not.
         spikes: per spiking population, its lists (cpu) or 0/1 tensor [T, B, N] (dense), both differentiable.
         state: per population, to pass to the next chunk.
         output: name of the last population.
@@ -142,6 +145,7 @@ class Output:
         spikes = self.spikes[name or self.output]
         return spikes.counts() if isinstance(spikes, SpikeBatch) else at_least_float32(spikes).sum(0)
 
+    @untraced
     def activity(self) -> dict[str, float]:
         """Spikes per neuron and time step of every spiking population."""
         if isinstance(self.spikes, CountedSpikes):

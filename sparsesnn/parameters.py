@@ -25,7 +25,7 @@ from sparsesnn.network import Connection, Network
 from sparsesnn.options import plain
 from sparsesnn.rotation import population_seed
 from sparsesnn.rounding import BITS, Integers, Receivers, integers, rounded
-from sparsesnn.synapses import Dense, Synapses, described_synapses
+from sparsesnn.synapses import Dense, OneToOne, Synapses, described_synapses
 from sparsesnn.synapses.base import Columns
 
 #: the buffer in which a layer with a capacity counts training's forward passes
@@ -66,8 +66,8 @@ class Incoming(NamedTuple):
         return self.delay + (self.axonal.longest if self.axonal else 0)
 
 
-#: number of neurons of the source or of each source, or the connections themselves
-Sources = Union[int, Sequence[int], Sequence[Incoming]]  # noqa: UP007  evaluated under Python 3.8
+#: number of neurons of the source or of each source (None: currents), or the connections themselves
+Sources = Union[int, Sequence[Optional[int]], Sequence[Incoming], None]  # noqa: UP007, UP045  evaluated under Python 3.8
 
 
 def incoming_of(network: Network, name: str) -> tuple[Incoming, ...]:
@@ -83,7 +83,7 @@ def incoming_of(network: Network, name: str) -> tuple[Incoming, ...]:
 
 
 def incoming(population: Any, sources: Sources, delays: Sequence[int] | None) -> tuple[Incoming, ...]:
-    """The same for a single layer: its sources are called 0, 1, …, the layer itself `self`.
+    """The same for a single layer: its sources are called 0, 1, …, the layer itself `self`; one may be None: currents.
 
     Errors: `DescriptionError` for sources without neurons, and delays that are out of range or not one per source.
     """
@@ -96,11 +96,20 @@ def incoming(population: Any, sources: Sources, delays: Sequence[int] | None) ->
         raise DescriptionError(
             f"Layer: delays has {len(when)} numbers; n_pre has {len(several)} sources; give one for each"
         )
-    connections = []
+    connections: list[Incoming] = []
     for k, (given, delay) in enumerate(zip(several, when)):  # noqa: B905  Python 3.8 knows no strict
+        if given is None:
+            if delay:
+                raise DescriptionError(
+                    f"Layer: the delay of its currents is {delay!r}; allowed: 0; shift the currents instead"
+                )
+            connections.append(Incoming(f"{k}->self", population.n, 0, False, OneToOne()))
+            continue
         n_pre = plain(given)
         if type(n_pre) is not int or n_pre < 1:
-            raise DescriptionError(f"Layer: n_pre is {n_pre!r}; allowed: 1 or more neurons for each source")
+            raise DescriptionError(
+                f"Layer: n_pre is {n_pre!r}; allowed: 1 or more neurons for each source, or None for currents"
+            )
         connections.append(Incoming(f"{k}->self", n_pre, Connection(str(k), "self", delay).delay))
     loop = [Incoming("self->self", population.n, 1, True)] if getattr(population, "recurrent", False) else []
     return (*connections, *loop)
@@ -150,6 +159,14 @@ class PopulationModule(nn.Module):
         self.senders = tuple(c for c in self.incoming if not c.is_recurrent)
         #: connections from the population to itself
         self.loops = tuple(c for c in self.incoming if c.is_recurrent)
+        #: the connection that gives currents, if there is one; it comes first in a sum
+        given = [c for c in self.senders if c.synapses.gives_currents]
+        if len(given) > 1 or (given and given[0] is not self.senders[0]):
+            raise DescriptionError(
+                f"{type(population).__name__}: {len(given)} of its sources give currents; allowed: one, the first; add up the currents of "
+                "several, and put them first"
+            )
+        self.given: Incoming | None = given[0] if given else None
         self.n_pre = tuple(c.n_pre for c in self.senders)
         self.delays = tuple(c.delay for c in self.senders)
         self.loop_delays = tuple(c.delay for c in self.loops)

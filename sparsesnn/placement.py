@@ -34,7 +34,8 @@ def cpu_tile_width(n: int, n_read: int) -> int:
 
 def n_read(network: Network, name: str) -> int:
     """Weights of one neuron of a population that the CPU engine reads at a time: of the connection that has most."""
-    return max((c.synapses.n_read(*network.ends(c)) for c in network.incoming(name)), default=0)
+    read = (c for c in network.incoming(name) if not c.synapses.gives_currents)
+    return max((c.synapses.n_read(*network.ends(c)) for c in read), default=0)
 
 
 def tile_width(network: Network, name: str) -> int:
@@ -82,4 +83,4 @@ def neurons_of_ranks(network: Network, n_ranks: int) -> Mapping[str, tuple[int, 
 
 def hears_maps(network: Network, name: str) -> bool:
     """Whether a population has an input that is no matrix."""
-    return not all(c.synapses.is_matrix for c in network.incoming(name))
+    return not all(c.synapses.is_matrix or c.synapses.gives_currents for c in network.incoming(name))

@@ -4,7 +4,8 @@ Every fast path is compared with this file. Masks represent lists: `spikes` [T, 
 the near-spikes. Traces have T + 1 rows; row -1 is the state before the first step, so `v[t - 1]` is right at t = 0. `spikes` has T + D rows
 for the D steps before, D being the longest delay of a loop, at least 1.
 
-    i[t] = bias + Σ_k Σ_{m in pre_k[t-d_k]} W_k[m,:] + Σ_l Σ_{m in own[t-d_l]} V_l[m,:]     rows added one by one in this order
+    i[t] = bias + x[t] + Σ_k Σ_{m in pre_k[t-d_k]} W_k[m,:] + Σ_l Σ_{m in own[t-d_l]} V_l[m,:]     rows added one by one in this order
+                                          x: given currents, the first source if its synapses are `OneToOne`
                                           with axonal delays a: m in own[t-d_l-a_m], see `sparsesnn.delays`
     z[t] = step(z[t-1], s[t-1], i[t])                    the model's step, see sparsesnn/layers; its first state is x
     s[t] = x[t] > θ          near[t] = x[t] > θ_grad and not s[t]
@@ -12,7 +13,7 @@ for the D steps before, D being the longest delay of a loop, at least 1.
     e[t] = d_out[t] + Σ_l V_l·d_i[t+d_l]                  d_out: the list gradients from readers and the loss; for neuron m
                                                           with an axonal delay, d_i[t+d_l+a_m]
     d_z[t] = gradient of z[t] from `pull` of step t+1, and for x[t] also σ'(x[t]-θ)·(e[t] + the same pull's gradient of s[t])·[listed]
-             (without the part through the reset's spikes if detach_reset)
+             (without the part through the reset's spikes if detach_reset), and the gradient of the potential x[t] if it is an output
     d_i[t] = gradient of i[t] from `pull` of step t
 """
 
@@ -249,8 +250,9 @@ def layer_forward(
     return Record(tuple(inputs), shifts, states, current, s, spikes, listed, dropped, first_step)
 
 
-def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
-    """Gradients of a loss whose derivative with respect to the list values (LI: the potentials) is `d_out` [T, B, N].
+def layer_backward(p: Parameters, r: Record, d_out: Array, d_potentials: Array | None = None) -> Gradients:
+    """Gradients of a loss whose derivative with respect to the list values (LI: the potentials) is `d_out` [T, B, N], and of neurons
+    that fire with respect to their potentials `d_potentials`; that of given currents is in `inputs[0]`.
 
     A state passed to `layer_forward` carries no gradient.
     """
@@ -278,7 +280,7 @@ def layer_backward(p: Parameters, r: Record, d_out: Array) -> Gradients:
             )
             sigma = population.surrogate.derivative(r.v[t] - p.neuron["threshold"]) * r.listed[t]
             q = sigma * (e + pulled.spikes + (0 if population.detach_reset else pulled.reset))
-            d[0] = d[0] + q
+            d[0] = d[0] + q + (0 if d_potentials is None else d_potentials[t])
             d_neuron["threshold"] -= q
         before = [z[t - 1] for z in r.states]
         pulled = population.pull(p.neuron, before, r.s[t - 1], r.s[t - 1], r.current[t], d)
@@ -427,7 +429,7 @@ def network_forward(
     training_step: int = 0,
     smooth: bool = False,
 ) -> dict[str, Record]:
-    """Runs the input's `spikes` [T, B, N] through all populations, in the order of the description."""
+    """Runs the input's `spikes` or currents [T, B, N] through all populations, in the order of the description."""
     sent = {network.inputs[0]: spikes}
     indices = {name: k for k, name in enumerate(network.populations)}
     records = {}
@@ -445,13 +447,19 @@ def network_forward(
 
 
 def network_backward(
-    network: Network, parameters: Mapping[str, Parameters], records: Mapping[str, Record], d_out: Mapping[str, Array]
+    network: Network,
+    parameters: Mapping[str, Parameters],
+    records: Mapping[str, Record],
+    d_out: Mapping[str, Array],
+    d_potentials: Array | None = None,
 ) -> dict[str, Gradients]:
-    """Gradients of all populations; `d_out[name]` [T, B, N] is the direct derivative of the loss, if it has one."""
+    """Gradients of all populations; `d_out[name]` [T, B, N] is the direct derivative of the loss, if it has one; `d_potentials` that by
+    the potentials of a last population that fires."""
     sums = {name: np.array(d_out.get(name, np.zeros_like(r.v[:-1]))) for name, r in records.items()}
     gradients = {}
     for name in reversed(list(records)):
-        gradients[name] = layer_backward(parameters[name], records[name], sums[name])
+        of_potentials = d_potentials if name == network.output else None
+        gradients[name] = layer_backward(parameters[name], records[name], sums[name], of_potentials)
         for c, d_input in zip(network.senders(name), gradients[name].inputs, strict=True):
             if c.pre in sums:
                 sums[c.pre] += d_input

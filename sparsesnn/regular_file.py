@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
+
+from sparsesnn.errors import CheckpointError
 
 #: most bytes of a configuration, a network or a plan
 MAX_TEXT_BYTES = 64 << 20
@@ -32,3 +35,21 @@ def check_regular(path: str | Path, error: type[Exception], most_bytes: int | No
             raise error(f"{path}: is {name}; give a file")
     if most_bytes is not None and status.st_size > most_bytes:
         raise error(f"{path}: has {status.st_size:,} bytes; at most {most_bytes:,} are read; give another file")
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of a run's file or folder, checked: a link out of the run folder could make a run read or write any file.
+
+    Errors: `CheckpointError` for such a link, and for devices, pipes and sockets.
+    """
+    path = folder / name
+    real = Path(os.path.realpath(path))
+    if path.is_symlink() and not real.is_relative_to(os.path.realpath(folder)):
+        raise CheckpointError(
+            f"{path}: is a link to {real}, outside the run folder; put the file itself there, or remove the link"
+        )
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise CheckpointError(
+            f"{path}: is a device, pipe or socket; a run folder may contain only files and folders: remove it"
+        )
+    return path

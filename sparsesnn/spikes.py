@@ -22,6 +22,7 @@ from sparsesnn.first_order import check_transforms
 from sparsesnn.ids import MAX_UINT16_NEURONS, id_dtype, signed, unsigned
 from sparsesnn.options import number, plain, whole
 from sparsesnn.tensor_like import plain_tensor
+from sparsesnn.tracers import check_tracers, untraced
 from sparsesnn.typed import padding_advice, typed
 
 #: modes of `SpikeBatch.from_dense` for the gradient of its spikes
@@ -98,6 +99,7 @@ class SpikeBatch:
         return cls._from_flat(ids, n_spikes, n_steps, n_samples, n_neurons)
 
     @classmethod
+    @untraced
     def from_dense(
         cls, spikes: Tensor | npt.ArrayLike, *, batch_first: bool = False, gradient: str = "none", graded: bool = False
     ) -> SpikeBatch:
@@ -113,13 +115,14 @@ class SpikeBatch:
         Errors: `ShapeError` for another shape; `SpikeListError` for other entries, and for spikes that require a gradient
         if `gradient` is "none".
         """
+        check_tracers("from_dense")
         found, spikes = type(spikes).__name__, plain_tensor(spikes, "from_dense: spikes")
+        check_transforms("from_dense", read=[spikes])
         if spikes.ndim != 3:
             raise ShapeError(
                 f"from_dense: spikes are a {found}, shape is {tuple(spikes.shape)}; give a tensor [T, B, N], or with batch_first [B, T, N]"
             )
         spikes = spikes.float() if spikes.is_floating_point() and spikes.dtype.itemsize == 1 else spikes
-        check_transforms("from_dense")
         if gradient not in GRADIENTS:
             raise SpikeListError(f"from_dense: gradient is {gradient!r}; allowed: {', '.join(map(repr, GRADIENTS))}")
         learns = spikes.requires_grad and torch.is_grad_enabled()
@@ -279,6 +282,7 @@ class SpikeBatch:
         """float32[S], `values`, or 1 for spikes and 0 for near-spikes if the lists carry no gradient."""
         return self.fired().float() if self.values is None else self.values
 
+    @untraced
     def to_dense(self) -> Tensor:
         """float32[T, B, N], 1 for each spike; gradients flow back to all listed neurons."""
         values = self.validate().entry_values()
@@ -286,6 +290,7 @@ class SpikeBatch:
         index = self.list_index() * self.n_neurons + self.ids.long()
         return flat.index_put((index,), values).view(self.shape)
 
+    @untraced
     def counts(self) -> Tensor:
         """float32[B, N], spikes over the sequence; differentiable, so it can be part of a loss."""
         values = self.validate().entry_values()
@@ -293,10 +298,12 @@ class SpikeBatch:
         index = (self.list_index() % self.n_samples) * self.n_neurons + self.ids.long()
         return flat.index_add(0, index, values).view(self.n_samples, self.n_neurons)
 
+    @untraced
     def activity(self) -> float:
         """Spikes per neuron and time step, averaged over the batch."""
         return float(self.n_spikes.sum()) / max(1, self.n_steps * self.n_samples * self.n_neurons)
 
+    @untraced
     def n_dropped(self) -> int:
         """Number of dropped candidates in the whole batch."""
         return 0 if self.dropped is None else int(self.dropped.sum())

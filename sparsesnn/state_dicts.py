@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from sparsesnn.errors import CheckpointError
 from sparsesnn.parameters import is_step_counter
+from sparsesnn.tracers import Unscriptable
 from sparsesnn.wording import nearest
 
 _SHOWN = 6
 
 
-class Loadable(nn.Module):
+class Loadable(Unscriptable, nn.Module):
     """A module whose `load_state_dict` names the tensors that do not fit."""
 
     def former_names(self) -> Mapping[str, str]:

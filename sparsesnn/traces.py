@@ -140,6 +140,10 @@ def _add_arriving(
     current: np.ndarray[Any, Any], layer: Any, spikes: Any, incoming: Any, neurons: Tensor, delay: int
 ) -> None:
     """Adds the contributions of spikes through a connection; row t of `spikes` arrives at step t + delay."""
+    if incoming.synapses.gives_currents:
+        given = spikes.to_dense() if hasattr(spikes, "to_dense") else spikes
+        current += _numpy(given)[:, :, neurons].reshape(current.shape).astype(current.dtype)
+        return
     weight = layer.weight(incoming)
     if incoming.synapses.is_matrix:
         _add(current, spikes, _columns(layer, incoming, weight, neurons), delay)

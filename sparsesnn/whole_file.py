@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 #: suffix of the names of incomplete files, which begin with a dot
 TEMPORARY = ".tmp"
+
+#: types that a file can write
+Buffer = bytes | memoryview
 
 
 @contextmanager
@@ -21,3 +25,26 @@ def whole_file(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_atomically(path: Path, data: bytes | Iterable[Buffer]) -> int:
+    """Writes `path` so that a crash at any instant leaves the old file or the new one, never a partial one; returns its size.
+
+    The bytes go to a temporary name in the same folder, are flushed to the disk, and take the name in one step.
+    Errors: `OSError`, such as a full disk; the temporary file is removed and an older `path` is untouched.
+    """
+    with whole_file(path) as temporary, temporary.open("wb") as file:
+        n_bytes = sum(file.write(piece) for piece in ([data] if isinstance(data, bytes) else data))
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
+    return n_bytes
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames and removals in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

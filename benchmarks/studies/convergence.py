@@ -18,9 +18,10 @@ import numpy as np
 from sparsesnn.bench.rows import Row, Rows, draw, write_csv
 from sparsesnn.config import Config
 from sparsesnn.errors import ConfigError
+from sparsesnn.json_file import strict_json
 from sparsesnn.train import train
-from sparsesnn.train.files import strict_json, write_atomically
 from sparsesnn.train.metrics import read_metrics
+from sparsesnn.whole_file import write_atomically
 from sparsesnn.wording import count
 
 #: 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom

@@ -34,7 +34,7 @@ from sparsesnn.network import Network, parse_net
 from sparsesnn.options import options_of
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
-from sparsesnn.train.files import write_atomically
+from sparsesnn.whole_file import write_atomically
 from studies import roofline
 
 MODELS = ("lif", "cuba_lif", "recurrent")

@@ -34,7 +34,7 @@ from sparsesnn.init import init_activity
 from sparsesnn.layers import LI, LIF, Input, fires
 from sparsesnn.network import Network
 from sparsesnn.spikes import SpikeBatch
-from sparsesnn.train.files import write_atomically
+from sparsesnn.whole_file import write_atomically
 from sparsesnn.wording import count
 
 N_HIDDEN = 2944

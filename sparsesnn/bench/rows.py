@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from sparsesnn.errors import CheckpointError, ConfigError, SparseSnnError
-from sparsesnn.train.files import locked, read_json, strict_json, write_atomically
+from sparsesnn.json_file import read_json, strict_json
+from sparsesnn.train.files import locked
+from sparsesnn.whole_file import write_atomically
 from sparsesnn.wording import count
 
 Row = dict[str, Any]

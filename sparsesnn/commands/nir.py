@@ -242,7 +242,7 @@ def _short(value: Any) -> str | None:
 def _import(options: argparse.Namespace) -> int:
     from safetensors.torch import save
 
-    from sparsesnn.train.files import write_atomically
+    from sparsesnn.whole_file import write_atomically
 
     model = _read(options)
     files = [(options.weights, save({k: v.contiguous() for k, v in model.state_dict().items()}))]

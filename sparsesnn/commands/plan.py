@@ -148,7 +148,7 @@ def _plan(options: argparse.Namespace) -> int:
     from sparsesnn.partition.drawing import draw
     from sparsesnn.partition.ipu.cost import predict
     from sparsesnn.partition.report import gains, summary, table
-    from sparsesnn.train.files import write_atomically
+    from sparsesnn.whole_file import write_atomically
 
     if options.sweep is not None:
         return _sweep(options)

@@ -185,8 +185,8 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _config_of_run(folder: Path | None, seeds: str | None) -> dict[str, Any]:
+    from sparsesnn.regular_file import inside
     from sparsesnn.train.checkpoint import CheckpointStore
-    from sparsesnn.train.files import inside
     from sparsesnn.train.folder import CONFIG
 
     if folder is None:

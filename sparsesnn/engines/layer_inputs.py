@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sparsesnn.currents import Currents
 from sparsesnn.errors import ShapeError
 
 
-def layer_sources(inputs: Any, n_sources: int, model: str) -> list[Any]:
-    """The spikes of each source.
+def layer_sources(inputs: Any, layer: Any, n_steps: int | None) -> list[Any]:
+    """The spikes of each source; checked `Currents` for a source that gives currents.
 
     Args:
         inputs: the spikes of a single source, or a sequence with those of each.
-        model: name of the layer's neuron model, for messages.
+        layer: a `Layer`.
+        n_steps: of currents [B, N]; None for others.
 
     Errors: `ShapeError` for anything else, such as the output and state that a layer returns.
     """
+    n_sources, model = len(layer.n_pre), type(layer.population).__name__
     if _are_spikes(inputs):
         inputs = [inputs]
     if not isinstance(inputs, Sequence) or not all(map(_are_spikes, inputs)):
@@ -30,7 +33,14 @@ def layer_sources(inputs: Any, n_sources: int, model: str) -> list[Any]:
         raise ShapeError(
             f"{model}: got the spikes of {len(inputs)} sources; it has {n_sources} (n_pre): give a list of as many"
         )
-    return list(inputs)
+    if layer.given is None:
+        if n_steps is not None:
+            raise ShapeError(
+                f"{model}: n_steps is {n_steps!r}, but its sources are spikes, which have their steps; leave it out"
+            )
+        return list(inputs)
+    currents = Currents.of(inputs[0], n_steps, model, layer.population.n)
+    return [currents, *inputs[1:]]
 
 
 def _are_spikes(x: Any) -> bool:

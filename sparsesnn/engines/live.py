@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from sparsesnn.currents import Currents
 from sparsesnn.errors import ShapeError
+from sparsesnn.network import gives_currents
 from sparsesnn.output import LayerState, Output, check_state
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.tracers import untraced
 from sparsesnn.wording import count
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ class LiveModel:
         self._model = model.runner.still(model)
         self._call = self._model.runner.live_call(self._model)
         self._n_input = model.network.populations[model.source].n
+        self._reads_currents = gives_currents(model.network)
 
     @property
     def state(self) -> Mapping[str, LayerState] | None:
@@ -44,14 +48,18 @@ class LiveModel:
         self._state = state
         self._n_samples: int | None = None  # a new state may have another B
 
-    def __call__(self, spikes: SpikeBatch | DenseSpikes) -> Output:
-        """Runs the next T steps of B samples; B is that of the first call."""
+    @untraced
+    def __call__(self, spikes: SpikeBatch | DenseSpikes | Any, *, n_steps: int | None = None) -> Output:
+        """Runs the next T steps of B samples; B is that of the first call. `n_steps`: T of currents [B, N], see `Model.forward`."""
+        if self._reads_currents:
+            spikes = Currents.of(spikes, n_steps, "live", self._n_input)
         if hasattr(spikes, "n_samples") and self._n_samples not in (None, spikes.n_samples):
             raise ShapeError(
                 f"live: {count(spikes.n_samples, 'sample')} cannot go on where {self._n_samples} ended; begin again with reset()"
             )
         with torch.no_grad():
-            if self._call and isinstance(spikes, SpikeBatch) and spikes.n_neurons == self._n_input:
+            fits = isinstance(spikes, SpikeBatch) and spikes.n_neurons == self._n_input and not self._reads_currents
+            if self._call and (fits or isinstance(spikes, Currents)):
                 output: Output = self._call(spikes, self.state)
             else:
                 output = self._model(spikes, self.state)

@@ -12,17 +12,19 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from sparsesnn.arguments import named
+from sparsesnn.currents import Currents
 from sparsesnn.engines.dropout import Heard, after_dropout
 from sparsesnn.engines.layer_inputs import layer_sources
 from sparsesnn.engines.live import LiveModel
 from sparsesnn.engines.registry import make_runner
-from sparsesnn.engines.runner import Runner, as_tensor
+from sparsesnn.engines.runner import NetworkRun, Runner, as_tensor
+from sparsesnn.engines.stored import Stored
 from sparsesnn.engines.watch import Watch
 from sparsesnn.errors import DescriptionError, NumericError, ShapeError
 from sparsesnn.first_order import check_transforms
 from sparsesnn.host.comm import Grid
 from sparsesnn.layers import Neuron, fires, is_readout
-from sparsesnn.network import Network
+from sparsesnn.network import Network, gives_currents
 from sparsesnn.options import plain
 from sparsesnn.output import (
     LayerOutput,
@@ -46,6 +48,7 @@ from sparsesnn.parameters import (
 from sparsesnn.rotation import population_seed
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.state_dicts import Loadable
+from sparsesnn.tracers import check_tracers, untraced
 from sparsesnn.traces import Record, Traces, chosen_neurons, replay
 
 if TYPE_CHECKING:
@@ -63,7 +66,8 @@ class Layer(Loadable, PopulationModule):
 
     Args:
         population: spiking neurons, or `LI`.
-        n_pre: neurons of the source population, or one number per source; or the `Incoming` connections of a network.
+        n_pre: neurons of the source population, or one number per source; None: currents, such as the output of a
+            `torch.nn.Linear`, without weights (one source, the first, may be that); or the `Incoming` connections of a network.
         delays: steps between a spike and its delivery, per source.
         backend: "cpu" (event-sparse engine, `SpikeBatch` in and out) or "dense" (tensors [T, B, N] in and out).
         dense_mode: how "dense" computes, see `sparsesnn.dense`; all modes give the same results, "auto" is the fastest.
@@ -86,7 +90,7 @@ class Layer(Loadable, PopulationModule):
     def __init__(
         self,
         population: Neuron,
-        n_pre: Sources,
+        n_pre: Sources = None,
         *,
         delays: Sequence[int] | None = None,
         backend: str = "cpu",
@@ -127,8 +131,16 @@ class Layer(Loadable, PopulationModule):
             *,
             packed: bool = False,
             first_sample: int = 0,
-        ) -> tuple[Any, LayerState]: ...
+            n_steps: int | None = None,
+            potentials: bool = False,
+        ) -> tuple[Any, ...]: ...
 
+    @property
+    def is_traceable(self) -> bool:
+        """Whether `torch.compile` may trace it."""
+        return self.runner.is_traceable
+
+    @untraced
     def forward(
         self,
         inputs: LayerInput | Sequence[LayerInput],
@@ -136,21 +148,31 @@ class Layer(Loadable, PopulationModule):
         *,
         packed: bool = False,
         first_sample: int = 0,
-    ) -> tuple[LayerInput, LayerState]:
+        n_steps: int | None = None,
+        potentials: bool = False,
+    ) -> tuple[Any, ...]:
         """Runs T steps.
 
         Args:
             inputs: one `SpikeBatch` per source (cpu), or one tensor [T, B, n_pre] per source (dense). With a state and
-                a delay d (the longest, if senders differ), the source must begin d steps earlier: `Model` does that.
+                a delay d (the longest, if senders differ), the source must begin d steps earlier: `Model` does that. Currents are
+                a tensor float32[T, B, N], or [B, N] with `n_steps`.
             state: from the previous call; None: zero potentials, no past spikes.
             packed: spikes may be returned as `sparsesnn.dense.DenseSpikes`, which any dense layer reads.
             first_sample: over ranks, the number of samples of the batch that come before these, on other replicas.
+            n_steps: T of currents [B, N], which are the same at all steps.
+            potentials: return the potentials of neurons that fire too, see `Output.potentials`.
 
-        Returns: the output (lists or spikes; potentials for LI) and the state after the last step.
+        Returns: the output (lists or spikes; potentials for LI) and the state after the last step; with `potentials` these as third.
         """
-        check_transforms("a layer")
-        sources = layer_sources(inputs, len(self.n_pre), type(self.population).__name__)
-        return self.runner.run_layer(self, sources, state, packed=packed, first_sample=first_sample)
+        check_tracers("a layer")
+        check_transforms("a layer", read=self.parameters())
+        sources = layer_sources(inputs, self, n_steps)
+        asked = potentials and fires(self.population)
+        found = self.runner.run_layer(
+            self, sources, state, packed=packed, first_sample=first_sample, **({"potentials": True} if asked else {})
+        )
+        return (*found[:2], found[2] if asked else found[0]) if potentials else found[:2]
 
     def arrived(self, sources: Sequence[LayerInput], state: LayerState | None) -> list[LayerInput]:
         """The sources of `forward` after axonal delays."""
@@ -191,7 +213,7 @@ def _misfit(spikes: object, source: str, n_input: int) -> str:
 
 
 @named
-class Model(Loadable):
+class Model(Stored, Loadable):
     """A `Network` that runs and learns. Its tensors are float32 on the CPU, whatever PyTorch's default dtype and device are;
     `model.double()` and `model.to(device)` change that on the backend dense.
 
@@ -226,6 +248,7 @@ class Model(Loadable):
         self.network = network
         self.source = network.inputs[0]
         self.senders = {name: network.senders(name) for name in receivers}
+        self.reads_currents = gives_currents(network)
         self.depth = network.history(self.source)
         self.backend = backend
         self.dense_mode = dense_mode
@@ -262,8 +285,16 @@ class Model(Loadable):
             record: Record = (),
             heard: Heard | None = None,
             first_sample: int = 0,
+            n_steps: int | None = None,
+            potentials: bool = False,
         ) -> Output: ...
 
+    @property
+    def is_traceable(self) -> bool:
+        """Whether `torch.compile` may trace it."""
+        return self.runner.is_traceable
+
+    @untraced
     def forward(
         self,
         spikes: SpikeBatch | DenseSpikes,
@@ -272,21 +303,28 @@ class Model(Loadable):
         record: Record = (),
         heard: Heard | None = None,
         first_sample: int = 0,
+        n_steps: int | None = None,
+        potentials: bool = False,
     ) -> Output:
         """Runs the input through all populations.
 
         Args:
-            spikes: T steps of B samples; the backend dense also reads `DenseSpikes`.
+            spikes: T steps of B samples; the backend dense also reads `DenseSpikes`. Of a network with `Input(currents=True)`: its
+                currents float32[T, B, N], or [B, N] with `n_steps`; a tensor that is expanded over time is read once.
             state: continues an earlier chunk (`Output.state`).
             record: populations whose potentials, currents and other states are recorded in `Output.traces`: their names, or
                 neuron ids by name, `{"hidden": [0, 7]}`. Memory is T·B·K numbers per state for K neurons.
             heard: selects the spikes that dropout keeps, see `sparsesnn.engines.dropout`; the output holds all spikes.
             first_sample: over ranks, whose replicas run whole sequences: the number of samples of the batch that come before
                 these, on other replicas.
+            n_steps: T of currents [B, N], which are the same at all steps: one copy is kept, whose gradient is the sum over them.
+            potentials: those of a last population that fires are an output too, `Output.potentials`.
         """
-        check_transforms("a model")
+        check_tracers("a model")
+        check_transforms("a model", read=self.parameters())
         chosen = chosen_neurons(self.network, record) if record else {}
-        self._check_input(spikes)
+        spikes = self._checked_input(spikes, n_steps)
+        asked = self.network.output if potentials and fires(self.network.populations[self.network.output]) else ""
         if self.parts and (state is not None or chosen):
             raise TypeError(
                 "A network over ranks takes no state and records nothing: run whole sequences, or chunks of them on one rank; "
@@ -302,19 +340,19 @@ class Model(Loadable):
         data = self.runner.read(self, spikes)
         traces: dict[str, Traces] = {}
         with parametrize.cached() if chosen else nullcontext():  # the same weights in traces as in the pass
-            if ran := self.runner.run_network(self, data, past, heard, first_sample):
-                outputs, states, arrived = ran
-            else:
+            ran = self.runner.run_network(self, data, past, heard, first_sample, asked)
+            if ran is None:
                 with self.runner.layers_run(self.layers._modules):
-                    outputs, states, arrived = self._layer_by_layer(data, past, heard, first_sample)
+                    ran = self._layer_by_layer(data, past, heard, first_sample, asked)
             for name, neurons in chosen.items():
                 layer: Any = self.layers[name]
-                traces[name] = replay(layer, arrived(name), outputs[name], past.get(name), neurons)
-        output = self._output(outputs, states, past, traces)
-        if self.watch and self.training and not past and torch.is_grad_enabled():
+                traces[name] = replay(layer, ran.arrived(name), ran.outputs[name], past.get(name), neurons)
+        output = self._output(ran, past, traces)
+        if self.watch and self.training and not past and torch.is_grad_enabled() and isinstance(spikes, SpikeBatch):
             self.watch.ran(spikes, output.activity)
         return output
 
+    @untraced
     def learn(
         self,
         spikes: SpikeBatch | DenseSpikes,
@@ -322,6 +360,8 @@ class Model(Loadable):
         *,
         heard: Heard | None = None,
         first_sample: int = 0,
+        n_steps: int | None = None,
+        potentials: bool = False,
     ) -> tuple[Tensor, Output]:
         """Runs a batch forward, its loss, and backward: gradients are added to `.grad` of the parameters.
 
@@ -332,23 +372,24 @@ class Model(Loadable):
         Args:
             spikes: T steps of B samples, the beginning of a sequence.
             loss: computes float32[] from the output.
-            heard, first_sample: as in `forward`.
+            heard, first_sample, n_steps, potentials: as in `forward`.
 
         Returns: the loss, detached; and the output, for counts and measures.
 
         Warns once about a population that does not spike in 20 such steps, and if torch.distributed has several processes, because
         their gradients are not summed here.
         """
-        self._check_input(spikes)
+        spikes = self._checked_input(spikes, n_steps)
+        asked = self.network.output if potentials and fires(self.network.populations[self.network.output]) else ""
         if self.watch:
             self.watch.learns()
         self.runner.begin_backward(spikes.n_samples, first_sample)
-        if learned := self.runner.learn(self, spikes, loss, heard, first_sample):
+        if learned := self.runner.learn(self, spikes, loss, heard, first_sample, asked):
             value, output = learned
-            if self.watch:
+            if self.watch and isinstance(spikes, SpikeBatch):
                 self.watch.ran(spikes, output.activity)
         else:
-            output = self(spikes, heard=heard, first_sample=first_sample)
+            output = self(spikes, heard=heard, first_sample=first_sample, potentials=potentials)
             value = loss(output)
             value.backward()
         if self.watch:
@@ -360,19 +401,22 @@ class Model(Loadable):
         """How the network is divided over ranks, see `sparsesnn.engines.ranks.parts.Parts`; None: this process has all of it."""
         return self.runner.parts
 
-    def _check_input(self, spikes: object) -> None:
+    def _checked_input(self, spikes: Any, n_steps: int | None) -> Any:
+        """The input, as `Currents` if the network reads them. Errors: `ShapeError` if it does not fit."""
         n_input = self.network.populations[self.source].n
-        if getattr(spikes, "n_neurons", None) != n_input:
+        if self.reads_currents:
+            return Currents.of(spikes, n_steps, "Model", n_input)
+        if n_steps is not None:
+            raise ShapeError(
+                f"Model: n_steps is {n_steps!r}, but the input is spikes, which have their steps; allowed with Input(currents=True); leave it out"
+            )
+        if getattr(spikes, "n_neurons", None) != n_input or isinstance(spikes, Currents):
             raise ShapeError(_misfit(spikes, self.source, n_input))
+        return spikes
 
-    def _output(
-        self,
-        outputs: dict[str, Any],
-        states: dict[str, LayerState],
-        past: Mapping[str, LayerState],
-        traces: dict[str, Traces],
-    ) -> Output:
-        """The `Output`, from the outputs of all populations, the input first."""
+    def _output(self, ran: NetworkRun, past: Mapping[str, LayerState], traces: dict[str, Traces]) -> Output:
+        """The `Output` of a pass."""
+        outputs, states = ran.outputs, ran.states
         if depth := self.depth:
             source, data = self.source, outputs[self.source]
             before = past[source].history if source in past else None
@@ -382,7 +426,7 @@ class Model(Loadable):
         readout = is_readout(self.network.populations[self.network.output])
         fired: dict[str, Any] = {k: v for k, v in outputs.items() if fires(self.network.populations[k])}
         return Output(
-            potentials=last if readout and isinstance(last, Tensor) else None,
+            potentials=last if readout and isinstance(last, Tensor) else ran.potentials,
             spikes=self.runner.by_name(fired),
             state={} if self.parts else states,
             output=self.network.output,
@@ -395,8 +439,10 @@ class Model(Loadable):
         past: Mapping[str, LayerState],
         heard: Heard | None,
         first_sample: int,
-    ) -> tuple[dict[str, LayerInput], dict[str, LayerState], Callable[[str], list[LayerInput]]]:
-        """Runs the layers one by one; returns the same as `Runner.run_network`."""
+        asked: str,
+    ) -> NetworkRun:
+        """Runs the layers one by one; the same as `Runner.run_network`."""
+        potentials: Tensor | None = None
         outputs: dict[str, LayerInput] = {self.source: data}
         states: dict[str, LayerState] = {}
         inputs: dict[str, list[LayerInput]] = {}
@@ -410,9 +456,11 @@ class Model(Loadable):
                 x = read(c.pre)
                 inputs[name].append(x if not c.reach or before is None else _extend(before, x, c.reach))
             try:
-                outputs[name], states[name] = layer(
-                    inputs[name], past.get(name), packed=True, first_sample=first_sample
+                more = {"potentials": True} if name == asked else {}
+                outputs[name], states[name], *found = layer(
+                    inputs[name], past.get(name), packed=True, first_sample=first_sample, **more
                 )
+                potentials = found[0] if found else potentials
             except NumericError as error:
                 raise NumericError(f"{name}: {error}") from None
 
@@ -420,7 +468,7 @@ class Model(Loadable):
             layer: Any = self.layers[name]
             return layer.arrived(inputs[name], past.get(name))  # type: ignore[no-any-return]
 
-        return outputs, states, arrived
+        return NetworkRun(outputs, states, arrived, potentials)
 
     def finish_backward(self) -> None:
         """Over ranks: completes the sums over replicas."""

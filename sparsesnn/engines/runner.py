@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,23 @@ from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:
     from sparsesnn.engines.dropout import Heard
+
+
+@dataclass(frozen=True)
+class NetworkRun:
+    """A pass of a whole network.
+
+    Args:
+        outputs: by population, the input first.
+        states: likewise.
+        arrived: gives, by population, the spikes of its senders as they arrive.
+        potentials: of the last population, if it fires and they are an output too.
+    """
+
+    outputs: dict[str, Any]
+    states: dict[str, LayerState]
+    arrived: Callable[[str], Any]
+    potentials: Tensor | None = None
 
 
 class Runner:
@@ -34,9 +52,15 @@ class Runner:
     Attributes:
         parts: how the network is divided over ranks, see `sparsesnn.engines.ranks.parts`; None: this process has all of it.
         numbers_drawn: how many initial weights are drawn at a time; 0: all of a connection at once.
+        is_traceable: whether `torch.compile` may trace the engine; else it calls `Model` and `Layer` as they are.
     """
 
     parts: Any = None
+
+    @property
+    def is_traceable(self) -> bool:
+        return False
+
     numbers_drawn = 0
 
     def __init__(self, name: str, options: Any, network: Network | None = None, grid: Any = None) -> None:
@@ -68,9 +92,16 @@ class Runner:
     # ---- running -----------------------------------------------------------------------------------------------
 
     def run_layer(
-        self, layer: Any, sources: Sequence[Any], state: LayerState | None, *, packed: bool, first_sample: int
-    ) -> tuple[Any, LayerState]:
-        """See `Layer.forward`."""
+        self,
+        layer: Any,
+        sources: Sequence[Any],
+        state: LayerState | None,
+        *,
+        packed: bool,
+        first_sample: int,
+        potentials: bool = False,
+    ) -> tuple[Any, ...]:
+        """See `Layer.forward`: its output and its state; the potentials third, which an engine need not give unless `potentials`."""
         raise NotImplementedError
 
     def layers_run(self, layers: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
@@ -82,10 +113,19 @@ class Runner:
         return thinned_tensor(as_tensor(spikes), number, heard)
 
     def run_network(
-        self, model: Any, data: Any, past: Mapping[str, LayerState], heard: Heard | None, first_sample: int
-    ) -> tuple[dict[str, Any], dict[str, LayerState], Callable[[str], Any]] | None:
-        """Runs a pass in one call. Returns the outputs by population, the input first; the states; and a function that gives, by
-        population, the spikes of its senders as they arrive. None: layers run one by one."""
+        self,
+        model: Any,
+        data: Any,
+        past: Mapping[str, LayerState],
+        heard: Heard | None,
+        first_sample: int,
+        potentials: str,
+    ) -> NetworkRun | None:
+        """Runs a pass in one call. None: layers run one by one.
+
+        Args:
+            potentials: the last population, if it fires and its potentials are an output too; else empty.
+        """
         return None
 
     def learn(
@@ -95,6 +135,7 @@ class Runner:
         loss: Callable[[Output], Tensor],
         heard: Heard | None,
         first_sample: int,
+        potentials: str,
     ) -> tuple[Tensor, Output] | None:
         """Runs a pass that begins a sequence, its loss and its backward pass in one call: loss and output. None: autograd does it."""
         return None

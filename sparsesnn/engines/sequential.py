@@ -18,7 +18,8 @@ class Sequential(nn.Sequential):
     """A chain of `Layer`s and any other modules, such as an encoder in front or a `Linear` at the end.
 
     `out, states = Sequential(Layer(LIF(256), 700), Layer(LI(20), 256))(spikes)`; chunks: pass `states` on. For delays, branches or
-    `sparsesnn.train`, describe a `Network` instead.
+    `sparsesnn.train`, describe a `Network` instead. A layer without `n_pre` is driven by currents, the output of the module in front:
+    `Sequential(nn.Linear(784, 1000), Layer(LIF(1000)), Layer(LI(10), 1000))(images, n_steps=25)`.
 
     Args:
         modules: run in this order; a `Layer` has one source and passes its spikes to the next, other modules take and return
@@ -38,6 +39,11 @@ class Sequential(nn.Sequential):
                 continue
             if is_readout(first.population):
                 raise DescriptionError(f"Sequential: layer {k} is an LI, which does not fire; put it last")
+            if second.given:
+                raise DescriptionError(
+                    f"Sequential: layer {k + 1} reads currents, but layer {k} sends spikes; put a torch.nn.Linear between them, or "
+                    f"give layer {k + 1} the number of neurons before it as n_pre"
+                )
             if second.n_pre[0] != first.population.n:
                 raise DescriptionError(
                     f"Sequential: layer {k} has {first.population.n} neurons, but layer {k + 1} reads {second.n_pre[0]}; "
@@ -45,12 +51,15 @@ class Sequential(nn.Sequential):
                 )
         super().__init__(*modules)
 
-    def forward(self, x: Any, states: Sequence[LayerState | None] | None = None) -> tuple[Any, list[LayerState | None]]:
+    def forward(
+        self, x: Any, states: Sequence[LayerState | None] | None = None, *, n_steps: int | None = None
+    ) -> tuple[Any, list[LayerState | None]]:
         """Runs T steps.
 
         Args:
             x: the input of the first module: a `SpikeBatch` (a tensor [T, B, N] with backend "dense").
             states: from the previous call; None: zero potentials.
+            n_steps: T, if the first `Layer` is driven by currents [B, N], the same at all steps.
 
         Returns: the output of the last module, and the state of every module (None if it has none).
         """
@@ -60,6 +69,12 @@ class Sequential(nn.Sequential):
             )
         after: list[LayerState | None] = []
         for module, before in zip(self, states or [None] * len(self), strict=True):
-            x, state = module(x, before) if isinstance(module, Layer) else (module(x), None)
+            if not isinstance(module, Layer):
+                x, state = module(x), None
+            elif n_steps is None:
+                x, state = module(x, before)
+            else:
+                x, state = module(x, before, n_steps=n_steps)
+                n_steps = None  # the layers behind read its spikes
             after.append(state)
         return x, after

@@ -140,7 +140,9 @@ def described(population: AnyPopulation, where: str) -> AnyPopulation:
 
 def population_to_dict(population: AnyPopulation) -> dict[str, Any]:
     """Numbers, strings, lists and dicts; infinity is the string "inf"."""
-    left_out = ("shape", "channels_first") if getattr(population, "shape", 0) is None else ("recurrent",)
+    left_out = ["shape", "channels_first"] if getattr(population, "shape", 0) is None else ["recurrent"]
+    if not getattr(population, "currents", True):
+        left_out.append("currents")
     model = type(population).__name__
     arguments = {k: _plain(v, f"{model}: {k}") for k, v in asdict(population).items() if k not in left_out}
     return {"model": model, **arguments}

@@ -1,4 +1,4 @@
-"""The input population: neurons whose spikes come from data."""
+"""The input population: neurons whose spikes come from data, or currents that a caller gives."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ class Input:
             is kept as (1, length, channels).
         channels_first: the neurons of a shape are in the order [channels, height, width], as in camera data sets;
             False: [height, width, channels].
+        currents: the input is a current for each neuron of the populations that it connects to, as numbers with a gradient,
+            `float[T, B, n]`, such as the output of a `torch.nn.Linear`; no weights. n is the size of these populations, without a shape.
     """
 
     n: int = None  # type: ignore[assignment]  # a number once the object is created
     shape: Optional[GivenShape] = None  # noqa: UP045
     channels_first: bool = False
+    currents: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "channels_first", plain(self.channels_first))
+        object.__setattr__(self, "currents", plain(self.currents))
         shape = check_shape("Input", self.shape)
         object.__setattr__(self, "shape", shape)
         if shape is not None:
@@ -44,5 +48,9 @@ class Input:
             raise DescriptionError(
                 f"Input: n is {self.n!r}, shape {shape!r}, channels_first {self.channels_first!r}; give n or shape, and "
                 "channels_first=True or False with a shape"
+            )
+        if type(self.currents) is not bool or (self.currents and shape is not None):
+            raise DescriptionError(
+                f"Input: currents is {self.currents!r}, shape {shape!r}; allowed: True and False, and True only without a shape; give n"
             )
         check_population(self)

@@ -21,6 +21,7 @@ from sparsesnn.parameters import Incoming
 from sparsesnn.rounding import BITS
 from sparsesnn.synapses import Conv1d, Conv2d, Pool, Series, Synapses
 from sparsesnn.synapses.maps import OnMaps, sides
+from sparsesnn.synapses.one_to_one import check_no_currents
 from sparsesnn.wording import count
 
 
@@ -122,6 +123,7 @@ def to_nir(
         raise DescriptionError(
             f"`target` is {target!r}; give the library that will read the graph: {', '.join(TARGETS)}"
         )
+    check_no_currents(model.network, "NIR")
     reader = TARGETS[target]
     dt = reader.dt if dt is None else dt
     if dt is None or not 0 < dt < float("inf"):

@@ -22,6 +22,7 @@ from sparsesnn.partition.pieces import MAX_SAMPLES, MAX_STEPS, ConnectionPlan, P
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.target import MAX_DEVICES, Target
 from sparsesnn.synapses.base import check_matrices
+from sparsesnn.synapses.one_to_one import check_no_currents
 
 #: the share of a population's neurons that fits in a list: the "5 % maximum activity" of Finkbeiner et al. 2024
 MAX_ACTIVITY = 0.05
@@ -71,6 +72,7 @@ def make_plan(
 
     Errors: `PlanError` if it does not fit on the target, with changes that help; `ConfigError` for invalid values.
     """
+    check_no_currents(network, "a plan")
     n_samples, n_steps, replicas, keep_every = (plain(n) for n in (n_samples, n_steps, replicas, keep_every))
     if target.kind != "cpu":
         check_matrices(network.connections, f"a plan for '{target.name}'")

@@ -117,7 +117,7 @@ def run_engine(layer: Any, sources: list[Spikes]) -> Spikes | Tensor:
         )
     from sparsesnn.engines.cpu.single import run_layer
 
-    out, _ = run_layer(layer, [_ragged(s) for s in sources], None)
+    out, *_ = run_layer(layer, [_ragged(s) for s in sources], None)
     return out if isinstance(out, Tensor) else _fixed(out, capacity(layer.population))
 
 

@@ -16,6 +16,7 @@ from sparsesnn.network import Network
 from sparsesnn.poptorch.tile_map import TileMap, connections
 from sparsesnn.surrogate import KINDS
 from sparsesnn.synapses.dense import check_dense
+from sparsesnn.synapses.one_to_one import check_no_currents
 
 
 def check(network: Network) -> None:
@@ -23,6 +24,7 @@ def check(network: Network) -> None:
     names = list(network.populations)
     if len(network.inputs) != 1 or names[0] != network.inputs[0]:
         raise DescriptionError(f"the op reads one input, listed first; the network has {list(network.inputs)}")
+    check_no_currents(network, "the op")
     check_dense(network.connections, "the op")
     for name, p in network.populations.items():
         if not getattr(p, "linear", True):

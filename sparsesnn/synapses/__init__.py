@@ -4,6 +4,7 @@ from sparsesnn.synapses.base import Shape, Synapses, described_synapses, synapse
 from sparsesnn.synapses.conv1d import Conv1d
 from sparsesnn.synapses.conv2d import Conv2d
 from sparsesnn.synapses.dense import Dense
+from sparsesnn.synapses.one_to_one import OneToOne
 from sparsesnn.synapses.pool import Pool
 from sparsesnn.synapses.series import Series
 from sparsesnn.synapses.sparse import Sparse
@@ -12,6 +13,7 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Dense",
+    "OneToOne",
     "Pool",
     "Series",
     "Shape",

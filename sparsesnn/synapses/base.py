@@ -53,6 +53,8 @@ class Synapses:
     receiver_axis: ClassVar[int] = -1
     #: whether the weights, expanded by `columns` if needed, are a matrix [n_pre, n_post]
     is_matrix: ClassVar[bool] = True
+    #: whether the sender's numbers are currents, of which every neuron receives its own
+    gives_currents: ClassVar[bool] = False
 
     def __init_subclass__(cls, shared: bool = False) -> None:
         """`shared`: a base of several kinds, not a kind itself."""

@@ -26,18 +26,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from sparsesnn.errors import CheckpointError
 from sparsesnn.host.comm import Grid
+from sparsesnn.json_file import read_json, strict_json
 from sparsesnn.network import Network
 from sparsesnn.parameters import NEURONS, cuts
-from sparsesnn.regular_file import check_regular
-from sparsesnn.train.files import Buffer, inside, read_json, strict_json, write_atomically
+from sparsesnn.regular_file import inside
+from sparsesnn.tensor_file import pieces_of, read_tensors
 from sparsesnn.train.ranks import together
-from sparsesnn.whole_file import TEMPORARY
+from sparsesnn.whole_file import TEMPORARY, Buffer, write_atomically
 
 NAME = "checkpoint.json"
 FORMAT = "sparsesnn checkpoint"
@@ -207,7 +206,7 @@ class CheckpointStore:
         files = []
         for name, tensors in wanted.items():
             digest, n_bytes = hashlib.sha256(), 0
-            pieces = _safetensors(tensors)
+            pieces = pieces_of(tensors)
 
             def read(pieces: Iterable[Buffer] = pieces, digest: Any = digest) -> Iterator[Buffer]:
                 for piece in pieces:
@@ -322,46 +321,8 @@ class CheckpointStore:
         )
 
     def _read(self, file: TensorFile) -> dict[str, Tensor]:
-        path = inside(self.folder, file.file)
-        check_regular(path, CheckpointError)
-        try:
-            size = path.stat().st_size
-            data = path.read_bytes() if size == file.n_bytes else b""
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-        if size != file.n_bytes:
-            raise CheckpointError(
-                f"{path}: has {size:,} bytes, its checkpoint says {file.n_bytes:,}; it is damaged: copy it again, or use other weights (sparsesnn eval --weights best or last)"
-            )
-        if hashlib.sha256(data).hexdigest() != file.sha256:
-            raise CheckpointError(f"{path}: is damaged (its SHA-256 does not match); restore it from a copy")
-        try:
-            return load_tensors(data)
-        except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
-            raise CheckpointError(f"{path}: is not a safetensors file: {error}") from None
-
-
-#: the format's names of tensor dtypes
-_DTYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64", torch.int32: "I32",
-    torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
-}  # fmt: skip
-
-
-def _safetensors(tensors: Mapping[str, Tensor]) -> Iterator[Buffer]:
-    """The bytes of a safetensors file, tensor by tensor, so that they are never copied all at once."""
-    flat = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
-    # aligned, in the usual order of other writers
-    ordered = sorted(flat.items(), key=lambda item: (-item[1].element_size(), item[0]))
-    header, end = {}, 0
-    for name, x in ordered:
-        header[name] = {"dtype": _DTYPES[x.dtype], "shape": list(x.shape), "data_offsets": [end, end + x.nbytes]}
-        end += x.nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for _, x in ordered:
-        yield x.reshape(-1).view(torch.uint8).numpy().data
+        remedy = "copy it again, or use other weights (sparsesnn eval --weights best or last)"
+        return read_tensors(inside(self.folder, file.file), file.n_bytes, file.sha256, remedy)
 
 
 def _tensor_files(entries: Any, where: str) -> tuple[TensorFile, ...]:

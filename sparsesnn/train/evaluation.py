@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 from torch import Tensor
 
 from sparsesnn import engines
@@ -23,6 +24,7 @@ from sparsesnn.host.stream import Stream
 from sparsesnn.integers import read as read_integers
 from sparsesnn.layers import Neuron
 from sparsesnn.layers.catalog import define
+from sparsesnn.model_card import ModelCard
 from sparsesnn.network import Network
 from sparsesnn.options import part_of
 from sparsesnn.output import Output
@@ -30,7 +32,7 @@ from sparsesnn.task import PLAIN, Task
 from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import prepare
 from sparsesnn.train.checkpoint import CheckpointStore
-from sparsesnn.train.metrics import Tally, read_progress
+from sparsesnn.train.metrics import RESULT, Result, Tally, read_progress
 from sparsesnn.train.predictions import Predictions
 
 #: called with each batch, the network's output, and its decoded values, see `sparsesnn.engines.base.Engine.infer`
@@ -82,6 +84,8 @@ class SavedRun:
         n_classes: classes of its data; of a task with values, their number.
         epoch: the epoch whose final weights these are, counted from 1.
         data: `Parts.fingerprint` of its data.
+        folder: of the run.
+        version: of sparsesnn that wrote it.
     """
 
     engine: Engine
@@ -90,6 +94,8 @@ class SavedRun:
     n_classes: int
     epoch: int
     data: Mapping[str, Any]
+    folder: Path
+    version: str
 
     @property
     def model(self) -> Model:
@@ -100,6 +106,43 @@ class SavedRun:
     def part(self, split: str = "test") -> prepare.Part:
         """The "test", "valid" or "train" part of the data; `CodeError` for code that was not passed to `load_run`."""
         return part_of_run(self.config, split)
+
+    def save(self, folder: str | Path, *, card: ModelCard | None = None, overwrite: bool = False) -> None:
+        """Writes the network to a folder for `sparsesnn.Model.load`, see `Model.save`.
+
+        Args:
+            card: None: what the run knows: `card()`.
+        """
+        self.model.save(folder, card=card or self.card(), overwrite=overwrite)
+
+    def card(self) -> ModelCard:
+        """The data, the configuration without places on this machine, and, of a finished run, the accuracy and activity of the test part."""
+        scores: dict[str, float] = {}
+        activity: Mapping[str, float] = {}
+        if (self.folder / RESULT).exists():
+            result = Result.read(self.folder)
+            if self.epoch == result.best_epoch:
+                scores, activity = {"accuracy": result.test_accuracy}, result.activity
+            elif self.epoch == result.n_epochs:
+                scores = {"accuracy": result.test_accuracy_last}
+        return ModelCard(
+            dataset=self.config.data.name,
+            scores=scores,
+            activity=activity,
+            command=f"sparsesnn train --config config.toml    # sparsesnn {self.version}; these are the weights after epoch {self.epoch}",
+            text=f"with this `config.toml`:\n\n```toml\n{tomli_w.dumps(_without_paths(self.config.to_dict()))}```\n",
+        )
+
+
+def _without_paths(value: Any) -> Any:
+    """A configuration for others: without places on this machine, and without None, which TOML lacks."""
+    if not isinstance(value, Mapping):
+        return value
+
+    def stays(x: Any) -> bool:
+        return x is not None and not (isinstance(x, str) and x.startswith(("/", "~")))
+
+    return {key: _without_paths(x) for key, x in value.items() if stays(x)}
 
 
 def load_run(
@@ -161,7 +204,7 @@ def load_run(
     engine.load_weights(tensors, where)
     engine.start()
     epoch = progress.best_epoch if files is saved.best else progress.epoch
-    run = SavedRun(engine, config, network, n_classes, epoch, saved.data)
+    run = SavedRun(engine, config, network, n_classes, epoch, saved.data, store.folder, saved.version)
     return run if data is None else replace(run, config=_on_other_files(run, data))
 
 

@@ -14,10 +14,11 @@ from sparsesnn.host.comm import Communicator, Grid
 from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import ranks
 from sparsesnn.train.checkpoint import Checkpoint, CheckpointStore
-from sparsesnn.train.files import LOCK, locked, write_atomically
+from sparsesnn.train.files import LOCK, locked
 from sparsesnn.train.metrics import METRICS, RESULT, Progress
 from sparsesnn.train.report import Report
 from sparsesnn.utf8 import to_file
+from sparsesnn.whole_file import write_atomically
 
 CONFIG = "config.toml"
 

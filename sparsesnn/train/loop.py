@@ -26,6 +26,7 @@ from sparsesnn.errors import CheckpointError, ConfigError, NotFiniteError
 from sparsesnn.host.comm import Communicator, Grid, Local
 from sparsesnn.layers import fires
 from sparsesnn.network import Network
+from sparsesnn.operations import Operations, note
 from sparsesnn.output import Output
 from sparsesnn.train import checkpoint as ckpt
 from sparsesnn.train import optim, prepare, ranks
@@ -35,7 +36,6 @@ from sparsesnn.train.folder import begin_run, default_folder, read_folder
 from sparsesnn.train.health import new_warnings
 from sparsesnn.train.loggers import close_all, make_loggers
 from sparsesnn.train.metrics import RESULT, MetricsFile, Progress, Result, Tally, read_progress
-from sparsesnn.train.operations import Operations, note
 from sparsesnn.train.plots import plot_run
 from sparsesnn.train.predictions import Confusion
 from sparsesnn.train.report import Report, optional, summarize
@@ -409,7 +409,7 @@ class Run:
 
     def _test(self, stop: StopRequest) -> tuple[Tally, Operations, Confusion]:
         """The test part with the weights that the engine holds: sums, synaptic operations, and the confusion of classes (none of values)."""
-        operations, confusion = Operations(self.engine), Confusion(self.parts.n_classes)
+        operations, confusion = Operations(self.engine.model, self.engine.grid), Confusion(self.parts.n_classes)
 
         def seen(batch: Batch, output: Output, decoded: Tensor) -> None:
             operations.add(batch.spikes, output)

@@ -13,8 +13,10 @@ from typing import Any
 from sparsesnn.config.tables import build
 from sparsesnn.engines import Step
 from sparsesnn.errors import CheckpointError
-from sparsesnn.train.files import inside, read_json, strict_json, write_atomically
+from sparsesnn.json_file import read_json, strict_json
+from sparsesnn.regular_file import inside
 from sparsesnn.value_errors import ValueErrors
+from sparsesnn.whole_file import write_atomically
 
 METRICS = "metrics.jsonl"
 RESULT = "result.json"

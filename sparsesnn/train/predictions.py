@@ -19,7 +19,7 @@ from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Grid
 from sparsesnn.output import Output
 from sparsesnn.task import NO_LABEL, PLAIN, Task
-from sparsesnn.train.files import write_atomically
+from sparsesnn.whole_file import write_atomically
 
 
 class Confusion:

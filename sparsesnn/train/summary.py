@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sparsesnn.train.files import strict_json, write_atomically
+from sparsesnn.json_file import strict_json
 from sparsesnn.train.metrics import Result
+from sparsesnn.whole_file import write_atomically
 from sparsesnn.wording import count
 
 SUMMARY = "summary.json"

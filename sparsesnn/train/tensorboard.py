@@ -11,7 +11,7 @@ from torch import Tensor
 from sparsesnn.config import Config
 from sparsesnn.config.tables import flatten
 from sparsesnn.figures import import_matplotlib
-from sparsesnn.train.files import inside
+from sparsesnn.regular_file import inside
 from sparsesnn.train.loggers import Guarded, guarded
 from sparsesnn.wording import printable
 

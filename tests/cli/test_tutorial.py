@@ -1,22 +1,51 @@
-"""The tutorial's code runs as it stands, block by block, in one session."""
+"""The code of the tutorial and of the page about PyTorch runs as it stands, block by block, in one session."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.slow
 
-TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def run_blocks(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    session: dict[str, object] = {"__name__": "page"}
+    for match in re.finditer(r"```python\n(.*?)```", text, re.DOTALL):
+        line = text.count("\n", 0, match.start(1))
+        exec(compile("\n" * line + match[1], str(page), "exec", dont_inherit=True), session)
 
 
 def test_tutorial(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sklearn", reason="the tutorial ends with the digits of scikit-learn")
-    text = TUTORIAL.read_text(encoding="utf-8")
-    session: dict[str, object] = {}
-    for match in re.finditer(r"```python\n(.*?)```", text, re.DOTALL):
-        line = text.count("\n", 0, match.start(1))
-        exec(compile("\n" * line + match[1], str(TUTORIAL), "exec", dont_inherit=True), session)
+    run_blocks(DOCS / "tutorial.md")
     assert "torch.Size([100, 16, 20])" in capsys.readouterr().out
+
+
+def test_inside_pytorch(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn", reason="the page reads the digits of scikit-learn")
+    # as errors, warnings that PyTorch's compiler hides would end it; Python shows no DeprecationWarning by default
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        run_blocks(DOCS / "pytorch.md")
+    assert [str(x.message) for x in shown if not issubclass(x.category, DeprecationWarning)] == []
+    out = capsys.readouterr().out
+    for fact in ("'Effective_ACs'", "recorded by torch.jit.script", "transform of torch.func"):
+        assert fact in out
+
+
+def test_two_processes_average_gradients(tmp_path: Path) -> None:
+    text = (DOCS / "pytorch.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```python title=\"ddp\.py\"\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "ddp.py").write_text(script + "print('equal', rank, size)\n", encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "ddp.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(line for line in done.stdout.splitlines() if line.startswith("equal")) == ["equal 0 2", "equal 1 2"]

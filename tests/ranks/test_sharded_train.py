@@ -20,8 +20,8 @@ from sparsesnn.network import parse_net
 from sparsesnn.synapses import sparse
 from sparsesnn.train import Config, Report, Result, load_run, prepare, train
 from sparsesnn.train.checkpoint import CheckpointStore
-from sparsesnn.train.files import write_atomically
 from sparsesnn.train.metrics import Tally, read_metrics
+from sparsesnn.whole_file import write_atomically
 
 GRIDS = {"2 replicas": (2, 1), "2 shards": (1, 2), "3 shards": (1, 3), "2 x 2": (2, 2)}
 

@@ -27,8 +27,10 @@ from sparsesnn.engines.tensors import (
     weights_sha256,
 )
 from sparsesnn.errors import CheckpointError, ConfigError
+from sparsesnn.json_file import read_json, strict_json
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.network import Network, parse_net
+from sparsesnn.tensor_file import pieces_of
 from sparsesnn.train import prepare, train
 from sparsesnn.train.checkpoint import (
     FORMAT,
@@ -36,10 +38,10 @@ from sparsesnn.train.checkpoint import (
     CheckpointStore,
     TensorFile,
     _digest,
-    _safetensors,
 )
-from sparsesnn.train.files import locked, read_json, strict_json, write_atomically
+from sparsesnn.train.files import locked
 from sparsesnn.train.metrics import read_metrics
+from sparsesnn.whole_file import write_atomically
 
 ADAM_KEYS = frozenset({"step", "exp_avg", "exp_avg_sq"})
 
@@ -158,7 +160,7 @@ def test_files_are_those_of_safetensors(tmp_path: Path, dtype: torch.dtype) -> N
         "scalar": torch.tensor(2).to(dtype),
         "t": torch.arange(12.0).view(3, 4).T,
     }
-    write_atomically(tmp_path / "x", _safetensors(tensors))
+    write_atomically(tmp_path / "x", pieces_of(tensors))
     read = load_file(tmp_path / "x")
     assert read.keys() == tensors.keys()
     for name, x in tensors.items():

@@ -33,7 +33,7 @@ void add_layer(PyChain& chain, const std::string& name, const PyLayer& layer, st
     throw InputError("ShapeError", "Chain: " + name + " needs a wish per source and per loop");
   std::vector<bool> value;
   for (const int read : node.reads) value.push_back(chain.saves(read));
-  node.wanted = {std::move(weight), std::move(value), std::move(loops), std::move(delays), bias, 0};
+  node.wanted = {std::move(weight), std::move(value), std::move(loops), std::move(delays), bias, false, 0};
   for (const Node& other : chain.nodes) node.of_layers += other.layer.has_value();
   chain.nodes.push_back(std::move(node));
 }
@@ -88,6 +88,8 @@ std::shared_ptr<PyRun> run_layer(const PyChain& chain, const Node& node, const P
   if (!setting[2].is_none()) layer.state = nb::cast<std::vector<In<float>>>(setting[2]);
   if (!setting[3].is_none()) layer.own_before = nb::cast<std::shared_ptr<PyLists>>(setting[3]);
   if (!setting[4].is_none()) layer.take_packed(nb::cast<PackedWeights>(setting[4]));
+  if (!setting[5].is_none()) layer.currents = nb::cast<In<float>>(setting[5]);
+  layer.gives_potentials = nb::cast<bool>(setting[6]);
   std::shared_ptr<PyRun> own;
   if (layer.spec.n) {
     const LayerInput& input = layer.input();
@@ -185,12 +187,14 @@ class Arrived {
   Array<float> own_;
 };
 
-// ∂L/∂(list values) [slots]; of a readout ∂L/∂v [T, B, N], or [1, B, N] for all steps.
-OutputGrads output_grads(const PyRun& run, const In<float>& d_out) {
-  if (run.lists()) {
-    check_shape(d_out, {run.n_slots()}, "d_values");
-    return {d_out.data()};
-  }
+// ∂L/∂(list values) [slots].
+OutputGrads value_grads(const PyRun& run, const In<float>& d_out) {
+  check_shape(d_out, {run.n_slots()}, "d_values");
+  return {d_out.data()};
+}
+
+// ∂L/∂x [T, B, N] of potentials, or [1, B, N] for all steps.
+OutputGrads potential_grads(const PyRun& run, const In<float>& d_out) {
   std::vector<std::size_t> shape = run.shape();
   const bool once = d_out.ndim() && d_out.shape(0) == 1;
   if (once) shape[0] = 1;
@@ -198,20 +202,35 @@ OutputGrads output_grads(const PyRun& run, const In<float>& d_out) {
   return {d_out.data(), once ? 0 : shape[1] * shape[2]};
 }
 
-// The part of the gradient of node k's output that belongs to this rank's entries or neurons.
-Arrived arrived_from(const PyChain& chain, std::size_t k, PyRun& run, const In<float>& d_out) {
-  const OutputGrads all = output_grads(run, d_out);
+// The part of the gradient of node k's output that belongs to this rank's entries or, of potentials, neurons.
+Arrived arrived_from(const PyChain& chain, std::size_t k, PyRun& run, const In<float>& d_out, bool of_potentials) {
+  const OutputGrads all = of_potentials ? potential_grads(run, d_out) : value_grads(run, d_out);
   Arrived found;
   if (!chain.shards || (run.is_of_layer() && run.own_run() == &run)) {
     found.borrow(all);
     return found;
   }
-  const std::size_t n_own =
-      run.is_of_layer() && run.own_run() ? static_cast<std::size_t>(chain.nodes[k].layer->spec.n) : 0;
-  found.take(chain.shards->own_part(chain.first(chain.n_inputs + static_cast<int>(k)), run, all),
-             all.step ? run.shape()[1] * n_own : 0);
+  const ChainShards::First& first = chain.first(chain.n_inputs + static_cast<int>(k));
+  if (!of_potentials) {
+    found.take(chain.shards->own_part(first, run, all), 0);
+    return found;
+  }
+  const std::size_t n_own = run.own_run() ? static_cast<std::size_t>(chain.nodes[k].layer->spec.n) : 0;
+  found.take(chain.shards->own_columns(first, run, all), all.step ? run.shape()[1] * n_own : 0);
   return found;
 }
+
+// What came back to a node's own entries and neurons. Only the potentials of a layer that fires may have a gradient.
+struct NodeArrived {
+  Arrived out, potentials;
+
+  explicit operator bool() const { return out || potentials; }
+  void complete(PyRun& run) {
+    if (out) return;
+    PyRun* const own = run.own_run();
+    out.take(Array<float>::zeros(own ? own->n_slots() : 0), 0);
+  }
+};
 
 // A gradient of one number per neuron, [N], or of a part of a batch [G, N].
 nb::object by_group(Array<float>& gradient, int n, int n_batch) {
@@ -292,10 +311,11 @@ std::vector<Returned> to_sources(const PyChain& chain, const PyPass& pass, std::
 struct NodeGradients {
   nb::list own;
   std::vector<Returned> returned;
+  Array<float> d_currents;  // of this rank's neurons
 };
 
-NodeGradients layer_back(const PyChain& chain, const PyPass& pass, std::size_t k, const OutputGrads& d_out,
-                         const std::vector<bool>& wanted_value, int n_batch) {
+NodeGradients layer_back(const PyChain& chain, const PyPass& pass, std::size_t k, const NodeArrived& d_out,
+                         const std::vector<bool>& wanted_value, int n_batch, bool wanted_currents) {
   const Node& node = chain.nodes[k];
   NodeGradients found;
   LayerGradients of;
@@ -304,14 +324,16 @@ NodeGradients layer_back(const PyChain& chain, const PyPass& pass, std::size_t k
     Wanted wanted = node.wanted;
     wanted.value = wanted_value;
     wanted.n_batch = n_batch;
+    wanted.currents = wanted_currents;
     LayerInput input = layer.input();
     const LayerSaved saved = run->saved(layer);
     if (layer.exchange && !layer.loops.empty())  // the lists of all ranks, which its loops read
       input.population = checked_lists(*pass.of(k).lists(), layer.spec.n_all(), layer.n_samples, nullptr, "output");
     {
       const nb::gil_scoped_release release;
-      of = layer_backward(layer.spec, input, saved, d_out, wanted);
+      of = layer_backward(layer.spec, input, saved, d_out.out.sum(), wanted, d_out.potentials.sum());
     }
+    found.d_currents = std::move(of.d_currents);
     found.own = own_gradients(wanted, layer, of);
   }
   found.returned = to_sources(chain, pass, k, std::move(of.d_value), wanted_value);
@@ -345,10 +367,10 @@ NodeGradients transform_back(const PyChain& chain, const PyPass& pass, std::size
   return found;
 }
 
-NodeGradients node_back(const PyChain& chain, const PyPass& pass, std::size_t k, const OutputGrads& d_out,
-                        const std::vector<bool>& wanted_value, int n_batch) {
-  if (chain.nodes[k].layer) return layer_back(chain, pass, k, d_out, wanted_value, n_batch);
-  return transform_back(chain, pass, k, d_out.data, wanted_value[0]);
+NodeGradients node_back(const PyChain& chain, const PyPass& pass, std::size_t k, const NodeArrived& d_out,
+                        const std::vector<bool>& wanted_value, int n_batch, bool wanted_currents = false) {
+  if (chain.nodes[k].layer) return layer_back(chain, pass, k, d_out, wanted_value, n_batch, wanted_currents);
+  return transform_back(chain, pass, k, d_out.out.sum().data, wanted_value[0]);
 }
 
 void check_pass(const PyChain& chain, const PyPass& pass) {
@@ -359,34 +381,45 @@ void check_pass(const PyChain& chain, const PyPass& pass) {
 }  // namespace
 
 void backward_chain(const PyChain& chain, const PyPass& pass, const std::vector<std::optional<In<float>>>& d_out,
-                    const nb::object& take, int n_batch) {
+                    const nb::object& take, int n_batch, const std::vector<std::optional<In<float>>>& d_potentials) {
   const std::size_t n = chain.nodes.size();
   check_pass(chain, pass);
-  if (d_out.size() != n) throw InputError("ShapeError", "Chain: backward needs a gradient or None for each node");
-  std::vector<Arrived> arrived(chain.n_inputs + n);
-  Arrived* const nodes = arrived.data() + chain.n_inputs;
-  for (std::size_t k = 0; k < n; ++k)
-    if (d_out[k]) nodes[k] = arrived_from(chain, k, pass.of(k), *d_out[k]);
+  if (d_out.size() != n || (!d_potentials.empty() && d_potentials.size() != n))
+    throw InputError("ShapeError", "Chain: backward needs a gradient or None for each node");
+  std::vector<NodeArrived> arrived(chain.n_inputs + n);
+  NodeArrived* const nodes = arrived.data() + chain.n_inputs;
+  for (std::size_t k = 0; k < n; ++k) {
+    if (d_out[k]) nodes[k].out = arrived_from(chain, k, pass.of(k), *d_out[k], !pass.of(k).lists());
+    if (!d_potentials.empty() && d_potentials[k])
+      nodes[k].potentials = arrived_from(chain, k, pass.of(k), *d_potentials[k], true);
+  }
   for (std::size_t k = n; k--;) {
     if (!nodes[k]) continue;
     const Node& node = chain.nodes[k];
     std::vector<bool> wanted = node.wanted.value;
     if (node.transform) wanted = {chain.saves(node.reads[0])};
     for (std::size_t j = 0; j < wanted.size(); ++j) wanted[j] = wanted[j] && node.reads[j] >= chain.n_inputs;
-    NodeGradients found = node_back(chain, pass, k, nodes[k].sum(), wanted, n_batch);
-    for (Returned& one : found.returned) arrived[one.read].add(std::move(one.d_value));
+    nodes[k].complete(pass.of(k));
+    NodeGradients found = node_back(chain, pass, k, nodes[k], wanted, n_batch);
+    for (Returned& one : found.returned) arrived[one.read].out.add(std::move(one.d_value));
     pass.of(k).forget();
     take(k, found.own);
   }
 }
 
-nb::tuple backward_node(const PyChain& chain, const PyPass& pass, std::size_t k, const In<float>& d_out,
-                        const std::vector<bool>& wanted_value, int n_batch) {
+nb::tuple backward_node(const PyChain& chain, const PyPass& pass, std::size_t k, const std::optional<In<float>>& d_out,
+                        const std::vector<bool>& wanted_value, int n_batch, bool wanted_currents,
+                        const std::optional<In<float>>& d_potentials) {
   check_pass(chain, pass);
   if (k >= chain.nodes.size() || wanted_value.size() != chain.nodes[k].reads.size())
     throw InputError("ShapeError", "Chain: give a node, and a wish for each of its sources");
-  const Arrived arrived = arrived_from(chain, k, pass.of(k), d_out);
-  NodeGradients found = node_back(chain, pass, k, arrived.sum(), wanted_value, n_batch);
+  NodeArrived arrived;
+  PyRun& run = pass.of(k);
+  if (d_out) arrived.out = arrived_from(chain, k, run, *d_out, !run.lists());
+  if (d_potentials) arrived.potentials = arrived_from(chain, k, run, *d_potentials, true);
+  if (!arrived) throw InputError("ShapeError", "Chain: give d_out or d_potentials of the node");
+  arrived.complete(run);
+  NodeGradients found = node_back(chain, pass, k, arrived, wanted_value, n_batch, wanted_currents);
   nb::list d_values;
   for (std::size_t j = 0, next = 0; j < wanted_value.size(); ++j) {
     if (!wanted_value[j]) {
@@ -398,7 +431,15 @@ nb::tuple backward_node(const PyChain& chain, const PyPass& pass, std::size_t k,
     const std::size_t size = d.size();
     d_values.append(to_numpy(d, {size}));
   }
-  return nb::make_tuple(found.own, d_values);
+  nb::object d_currents = nb::none();
+  if (found.d_currents) {
+    const std::size_t n = static_cast<std::size_t>(chain.nodes[k].layer->spec.n), n_samples = run.shape()[1];
+    if (nb::cast<PyLayer&>(run.own_run()->call()).currents->ndim() == 2)
+      d_currents = to_numpy(found.d_currents, {n_samples, n});
+    else
+      d_currents = to_numpy(found.d_currents, {run.n_steps(), n_samples, n});
+  }
+  return nb::make_tuple(found.own, d_values, d_currents);
 }
 
 }  // namespace sparsesnn

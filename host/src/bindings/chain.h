@@ -67,9 +67,10 @@ std::shared_ptr<PyPass> forward_chain(const PyChain& chain, const nb::list& inpu
                                       const nb::list& settings, bool hidden, int first_sample);
 
 void backward_chain(const PyChain& chain, const PyPass& pass, const std::vector<std::optional<In<float>>>& d_out,
-                    const nb::object& take, int n_batch);
+                    const nb::object& take, int n_batch, const std::vector<std::optional<In<float>>>& d_potentials);
 
-nb::tuple backward_node(const PyChain& chain, const PyPass& pass, std::size_t k, const In<float>& d_out,
-                        const std::vector<bool>& wanted_value, int n_batch);
+nb::tuple backward_node(const PyChain& chain, const PyPass& pass, std::size_t k, const std::optional<In<float>>& d_out,
+                        const std::vector<bool>& wanted_value, int n_batch, bool wanted_currents,
+                        const std::optional<In<float>>& d_potentials);
 
 }  // namespace sparsesnn

@@ -58,20 +58,26 @@ void register_chain(nb::module_& m) {
       .def("forward", &forward_chain, "inputs"_a, "n_steps"_a, "n_samples"_a, "settings"_a, "hidden"_a = false,
            "first_sample"_a = 0,
            "inputs: Lists, or a Run of another chain. settings: for a layer its seed, first step, states, own lists of "
-           "earlier\nsteps, and packed weights of sources and loops, or None; for a transform its own. hidden: nothing "
-           "writes to the\ninputs before `backward` or `show`.")
+           "earlier\nsteps, packed weights of sources and loops, or None, given currents of the whole population, "
+           "[T, B, N] or, the same\nat all steps, [B, N], or None, and whether potentials of neurons that fire are an "
+           "output; for a transform its own.\nhidden: nothing writes to the inputs before `backward` or `show`.")
       .def(
           "backward", &backward_chain, "pass_"_a, "d_out"_a, "take"_a, "n_batch"_a = 0,
+          "d_potentials"_a = std::vector<std::optional<In<float>>>(),
           "Once after `forward`: calls take(k, gradients) with the wanted gradients of node k, from the last node on, "
           "unless\nno gradient reaches the node; the list is empty if this rank has no neurons of it. d_out: for each "
           "node the\ngradient of its list values or potentials, or None. Gradients of a layer's lists are added in the "
           "order of PyTorch's\ngraph: d_out first, then the readers from the last one on. n_batch: samples of the "
           "whole "
           "batch, of which these are\nthose from first_sample on; gradients of weights then come as one sum a branch "
-          "(find_branches), [K, ...], those of\nneurons' parameters as one a group of group_samples samples, [G, ...].")
-      .def("backward_node", &backward_node, "pass_"_a, "node"_a, "d_out"_a, "wanted_value"_a, "n_batch"_a = 0,
-           "The same for one node, any number of times: its gradients, and for each list that it reads the gradient of "
-           "the\nvalues, or None; 0 for entries of other ranks.");
+          "(find_branches), [K, ...], those of\nneurons' parameters as one a group of group_samples samples, [G, ...]. "
+          "d_potentials: for each node that fires the\ngradient of its potentials, if they are an output, or None.")
+      .def(
+          "backward_node", &backward_node, "pass_"_a, "node"_a, "d_out"_a.none(), "wanted_value"_a, "n_batch"_a = 0,
+          "wanted_currents"_a = false, "d_potentials"_a.none() = nb::none(),
+          "The same for one node, any number of times: its gradients; for each list that it reads the gradient of "
+          "the\nvalues, or None; 0 for entries of other ranks; and that of its given currents, of this rank's neurons, "
+          "or None.");
 }
 
 }  // namespace sparsesnn

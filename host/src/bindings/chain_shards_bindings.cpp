@@ -116,10 +116,8 @@ std::shared_ptr<PyRun> ChainShards::whole(std::size_t k, const PyLayer& layer, s
   LayerOutput made;
   MergedLists lists;
   ValueOrder order;
-  if (layer.spec.fires)
-    lists = whole_lists(k, layer, own, order);
-  else
-    made.potentials = whole_potentials(k, layer, own);
+  if (layer.spec.fires) lists = whole_lists(k, layer, own, order);
+  if (!layer.spec.fires || layer.gives_potentials) made.potentials = whole_potentials(k, layer, own);
   if (owns_all(k)) return own;
   made.offsets = std::move(lists.offsets);
   made.ids = std::move(lists.ids);
@@ -142,11 +140,12 @@ std::size_t ChainShards::n_own(const First& first, PyRun& whole) const {
   });
 }
 
+Array<float> ChainShards::own_columns(const First& first, PyRun& whole, const OutputGrads& all) const {
+  const std::size_t n_rows = all.step ? whole.n_lists() : whole.shape()[1];
+  return columns(all.data, n_rows, first.back(), first[rank_], first[rank_ + 1]);
+}
+
 Array<float> ChainShards::own_part(const First& first, PyRun& whole, const OutputGrads& all) const {
-  if (!whole.lists()) {
-    const std::size_t n_rows = all.step ? whole.n_lists() : whole.shape()[1];
-    return columns(all.data, n_rows, first.back(), first[rank_], first[rank_ + 1]);
-  }
   // Own entries stand in the order of a rank's own lists.
   const Lists lists = lists_of(whole);
   Array<float> found(n_own(first, whole));

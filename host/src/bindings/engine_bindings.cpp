@@ -109,9 +109,11 @@ void register_engine(nb::module_& m) {
 
   nb::class_<PyLists>(
       m, "Lists",
-      "Spike lists: offsets int64[T*B + 1], ids uint16|int32[S], n_spikes int32[T*B]; graded: values float32[S].")
-      .def(nb::init<In<std::int64_t>, AnyIn, In<std::int32_t>, std::optional<In<float>>>(), "offsets"_a.noconvert(),
-           "ids"_a.noconvert(), "n_spikes"_a.noconvert(), "values"_a.noconvert().none() = nb::none())
+      "Spike lists: offsets int64[T*B + 1], ids uint16|int32[S], n_spikes int32[T*B]; graded: values float32[S].\n"
+      "constant: one list for each sample, the same at all steps; T is 1.")
+      .def(nb::init<In<std::int64_t>, AnyIn, In<std::int32_t>, std::optional<In<float>>, bool>(),
+           "offsets"_a.noconvert(), "ids"_a.noconvert(), "n_spikes"_a.noconvert(),
+           "values"_a.noconvert().none() = nb::none(), "constant"_a = false)
       .def(
           "check",
           [](PyLists& self, int n_neurons, int n_samples, const std::string& name) {

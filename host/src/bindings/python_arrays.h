@@ -52,13 +52,15 @@ struct PyLists {
   AnyIn ids;
   In<std::int32_t> n_spikes;
   std::optional<In<float>> values;  // for graded lists
+  bool constant = false;            // one list for each sample, the same at all steps
   int checked_for = 0;              // number of neurons for which the ids were checked; 0: unchecked
   bool untouched = false;           // Python has had no access since they were made or checked
   std::array<std::uint64_t, 4> fingerprints{};
   std::shared_ptr<void> memory;  // owner of arrays that no Python object holds
 
-  PyLists(In<std::int64_t> o, AnyIn i, In<std::int32_t> n, std::optional<In<float>> v = std::nullopt)
-      : offsets(std::move(o)), ids(std::move(i)), n_spikes(std::move(n)), values(std::move(v)) {}
+  PyLists(In<std::int64_t> o, AnyIn i, In<std::int32_t> n, std::optional<In<float>> v = std::nullopt,
+          bool is_constant = false)
+      : offsets(std::move(o)), ids(std::move(i)), n_spikes(std::move(n)), values(std::move(v)), constant(is_constant) {}
 
   std::array<std::uint64_t, 4> fingerprints_now() const {
     return {fingerprint(offsets.data(), offsets.nbytes()), fingerprint(ids.data(), ids.nbytes()),

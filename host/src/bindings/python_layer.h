@@ -92,6 +92,9 @@ struct PyLayer {
   std::shared_ptr<PyLists> own_before;
   std::shared_ptr<PyExchange> exchange;  // of a shard, else null
   std::optional<LayerInput> checked;
+  // Set for a call: currents [T, B, N] or, the same at all steps, [B, N] of the whole population.
+  std::optional<In<float>> currents = std::nullopt;
+  bool gives_potentials = false;  // as in LayerInput
 
   // The expected shape of a source's weight.
   std::vector<std::size_t> shape_of(const PySource& from) const {
@@ -135,6 +138,7 @@ struct PyLayer {
       SourceInput source;
       source.n_pre = from.n_pre;
       source.delay = from.delay;
+      source.constant = from.lists->constant;
       source.lists = checked_lists(*from.lists, from.n_pre, n_samples, &source.n_list_steps, "input");
       if (!n_samples) source.n_list_steps = n_steps;  // no samples: nothing is read
       source.sorted = from.sorted.get();
@@ -176,6 +180,15 @@ struct PyLayer {
     }
     in.grad_threshold = per_neuron(grad_threshold, n, "grad_threshold");
     in.bias = per_neuron(bias, n, "bias");
+    in.gives_potentials = gives_potentials;
+    if (currents) {
+      const std::size_t row = static_cast<std::size_t>(spec.n_all());
+      const bool constant = currents->ndim() == 2;
+      check_shape(*currents,
+                  constant ? std::vector{samples, row} : std::vector{static_cast<std::size_t>(n_steps), samples, row},
+                  "currents");
+      in.currents = {currents->data() + spec.first, row, constant};
+    }
     if (state) {
       check_count(shape, state->size(), static_cast<std::size_t>(shape.n_states), "states");
       for (int k = 0; k < shape.n_states; ++k)

@@ -10,6 +10,7 @@
 #include "axonal_delays.h"
 #include "chunks.h"
 #include "codelets/cpu/caches.h"
+#include "constant_sources.h"
 #include "dense_shares.h"
 #include "events.h"
 #include "host/src/cpu/kernels/kernels.h"
@@ -53,7 +54,7 @@ void add_shares(const Kernels& kernels, std::size_t n_events, const float* share
 class Backward {
  public:
   Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const OutputGrads& d_out,
-           const Wanted& wanted);
+           const Wanted& wanted, const OutputGrads& d_potentials);
   LayerGradients run();
 
  private:
@@ -78,6 +79,7 @@ class Backward {
   void return_step(const Chunk& chunk, int t);
   void run_states(const Chunk& chunk);
   void run_tiles(int c0, int c1, const Leaf& leaf, const SenderSums* sums);
+  void keep_currents(const Chunk& chunk, int tile, const float* d_current) const;
   ChunkPass pass_of(int c, const Leaf& leaf, const SenderSums* sums) const;
   void run_leaf(int c0, int c1, const Leaf& leaf);
   void run_sparse(const ChunkPass& at_hand, int sender);
@@ -130,7 +132,7 @@ class Backward {
 };
 
 Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const OutputGrads& d_out,
-                   const Wanted& wanted)
+                   const Wanted& wanted, const OutputGrads& d_potentials)
     : spec_(spec),
       input_(input),
       saved_(saved),
@@ -204,6 +206,10 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
     add_sender(own, from.rows, nullptr, out_.d_loops[k].data());
   }
   if (wanted.bias) d_bias_ = Array<float>::zeros(n_groups_ * row_);
+  if (wanted.currents) {
+    const std::size_t size = (input.currents.constant ? 1 : n_steps_) * n_samples_ * n_;
+    out_.d_currents = chunks_.empty() ? Array<float>::zeros(size) : Array<float>(size);
+  }
   out_.d_parameters.resize(spec.n_learnt());
   for (int k = 0; !spiking_ && k < spec.n_learnt(); ++k)
     d_parameters_by_sample_.push_back(Array<float>::zeros(n_samples_ * row_));
@@ -229,7 +235,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   pass_.potentials = saved.potentials;
   pass_.rows = saved.rows;
   std::copy(std::begin(input.state), std::end(input.state), pass_.initial_state);
-  pass_.d_potentials = d_out;
+  pass_.d_potentials = spiking_ ? d_potentials : d_out;
   for (std::size_t k = 0; k < d_parameters_by_sample_.size(); ++k)
     pass_.d_parameters_by_sample[k] = d_parameters_by_sample_[k].data();
   for (std::size_t s = 0; s < d_state_.size(); ++s) pass_.d_state[s] = d_state_[s].data();
@@ -365,10 +371,27 @@ void Backward::run_tiles(int c0, int c1, const Leaf& leaf, const SenderSums* sum
         }
         kernels_.state_grad_by_tile(pass_, at_hand, p, d_current);
       }
+      if (wanted_.currents && item % n_parts_ == 0) keep_currents(at_hand.chunk, p, d_current);
       const PhaseTimer timer(Phase::deliver_grad, n_workers);
       kernels_.weight_grad(pass_, at_hand, p, {item % n_parts_, n_parts_}, d_current);
     }
   });
+}
+
+// ∂L/∂i of a tile and a chunk, [rows][W], into the gradient of the given currents. Chunks come with steps descending,
+// so a sum over steps has that order.
+void Backward::keep_currents(const Chunk& chunk, int tile, const float* d_current) const {
+  const std::size_t w = static_cast<std::size_t>(spec_.tile_width), first = tile * w, n = std::min(w, n_ - first);
+  for (int t = chunk.t1 - 1; t >= chunk.t0; --t)
+    for (int b = chunk.b0; b < chunk.b1; ++b) {
+      const float* const from = d_current + chunk.row(t, b) * w;
+      const std::size_t step = input_.currents.constant ? 0 : static_cast<std::size_t>(t) * n_samples_;
+      float* const to = out_.d_currents.data() + (step + b) * n_ + first;
+      if (!input_.currents.constant || t == n_steps_ - 1)
+        std::copy_n(from, n, to);
+      else
+        for (std::size_t k = 0; k < n; ++k) to[k] += from[k];
+    }
 }
 
 // Chunks c0..c1-1, which make up a leaf: one after the other if a step needs all tiles, such as a sum over
@@ -464,11 +487,14 @@ void Backward::run_sparse(const ChunkPass& at_hand, int sender) {
 }  // namespace
 
 LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
-                              const OutputGrads& d_out, const Wanted& wanted) {
+                              const OutputGrads& d_out, const Wanted& wanted, const OutputGrads& d_potentials) {
   check_layer(spec, input);
-  if (input.exchange && !input.loops.empty()) return recurrent_backward(spec, input, saved, d_out, wanted);
+  if (has_constant_sources(input)) return backward_constant_sources(spec, input, saved, d_out, wanted, d_potentials);
+  if (input.exchange && !input.loops.empty())
+    return recurrent_backward(spec, input, saved, d_out, wanted, d_potentials);
   const bool by_row = runs_by_row(spec, input);
-  if (!by_row && !goes_by_list(spec, input, wanted)) return Backward(spec, input, saved, d_out, wanted).run();
+  if (!by_row && !goes_by_list(spec, input, wanted))
+    return Backward(spec, input, saved, d_out, wanted, d_potentials).run();
   LayerGradients out = by_row ? window_backward(spec, input, saved, d_out.data, wanted)
                               : readout_backward(spec, input, saved, d_out, wanted);
   for (std::size_t k = 0; k < out.d_value.size(); ++k)

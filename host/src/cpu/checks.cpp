@@ -122,9 +122,19 @@ void check_layer(const LayerSpec& spec, const LayerInput& input) {
                                        std::to_string(spec.n_all()) +
                                        " neurons; give 1 to n, and one with fixed activity");
   for (const SourceInput& source : input.sources)
-    if (source.n_list_steps < input.n_steps - source.delay)
+    if (source.constant ? source.n_list_steps != 1 && input.n_samples
+                        : source.n_list_steps < input.n_steps - source.delay)
       throw InputError("ShapeError", "layer: a source covers " + std::to_string(source.n_list_steps) + " steps, " +
-                                         std::to_string(input.n_steps - source.delay) + " are read");
+                                         std::to_string(source.constant ? 1 : input.n_steps - source.delay) +
+                                         " are read");
+  for (const SourceInput& source : input.sources)
+    if (source.constant && source.delay)
+      throw InputError("ShapeError",
+                       "layer: constant lists have a delay of " + std::to_string(source.delay) + "; allowed: 0");
+  if (input.gives_potentials && spec.fires && spec.n_learnt())
+    throw InputError("DescriptionError",
+                     "layer: its potentials are an output with a gradient, and a parameter of its neurons is trained; "
+                     "allowed: one of them; train weights and bias alone, or use the backend 'dense'");
   check_windows(spec, input);
 }
 

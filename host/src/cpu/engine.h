@@ -62,6 +62,7 @@ struct SourceInput {
   int n_list_steps = 0;  // steps that `lists` covers
   int n_pre = 0;
   int delay = 0;
+  bool constant = false;  // one list for each sample, the same at all steps; the delay is 0
   const float* weight = nullptr;
   const SparseRows* rows = nullptr;     // of sparse synapses: `weight` has one number per synapse, ordered by receiver
   const Windows* windows = nullptr;     // of a convolution: `weight` is that of its windows (windows.h)
@@ -102,10 +103,12 @@ struct LayerInput {
   PerNeuron entries[max_entries];                   // of the shape, in its order
   std::vector<std::vector<PerNeuron>> derivatives;  // of the entries by each trained parameter; null: 0
   PerNeuron grad_threshold, bias;                   // null for a readout; null if absent
-  const float* state[max_states] = {};              // initial states [B, N], null: zeros
-  Lists own_before;  // own lists of the last steps before the sequence: at least as many as
-  int n_before = 0;  // the longest delay of a loop, or none
-  Lists population;  // of a shard with loops, backward: those of all neurons, as the layer made them
+  GivenCurrents currents;
+  bool gives_potentials = false;        // those of neurons that fire are an output too
+  const float* state[max_states] = {};  // initial states [B, N], null: zeros
+  Lists own_before;                     // own lists of the last steps before the sequence: at least as many as
+  int n_before = 0;                     // the longest delay of a loop, or none
+  Lists population;                     // of a shard with loops, backward: those of all neurons, as the layer made them
 
   // A spike's row of sparse synapses, or its windows, are read whole, so such layers run sample by sample.
   bool reads_rows() const {
@@ -127,7 +130,7 @@ struct LayerOutput {
   Array<std::uint32_t> silenced_ids;
   std::vector<Array<float>> state;  // [S], each [B, N], or in tiles
   bool state_in_tiles = false;
-  Array<float> potentials;  // [T, B, N] of a readout
+  Array<float> potentials;  // [T, B, N] of a readout, or if `LayerInput::gives_potentials`
   // Other states of a readout, and currents (ReadoutRows), if its trained parameters need them, else empty
   std::vector<Array<float>> rows;
   Array<float> currents;
@@ -148,6 +151,7 @@ struct Wanted {
   std::vector<bool> loops;          // per loop, of its weight
   std::vector<bool> delays;         // per loop, of its axonal delays
   bool bias = false;
+  bool currents = false;  // of the given ones
   // Samples of the whole batch, if these are only some, from LayerSpec::first_sample on. Gradients of weights then come
   // as one sum a branch of the batch (group_tree.h), [K, M, N], those of neurons' parameters as one a group, [G, N]. 0:
   // these are all.
@@ -162,6 +166,7 @@ struct LayerGradients {
   std::vector<Array<float>> d_delays;      // per loop, of axonal delays, [N]
   Array<float> d_bias;                     // [N]
   std::vector<Array<float>> d_parameters;  // trained ones, [N] each
+  Array<float> d_currents;                 // [T, B, N], or of constant ones [B, N], the sum over steps, descending
 };
 
 // Throws InputError if spec and input do not match.
@@ -175,7 +180,8 @@ Array<float> state_from_tiles(const LayerSpec& spec, const Array<float>& tiles, 
 
 LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input);
 
+// d_potentials: of neurons that fire, in addition to `d_out`.
 LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
-                              const OutputGrads& d_out, const Wanted& wanted);
+                              const OutputGrads& d_out, const Wanted& wanted, const OutputGrads& d_potentials = {});
 
 }  // namespace sparsesnn

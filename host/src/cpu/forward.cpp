@@ -4,6 +4,7 @@
 
 #include "axonal_delays.h"
 #include "codelets/cpu/caches.h"
+#include "constant_sources.h"
 #include "engine.h"
 #include "host/src/cpu/kernels/kernels.h"
 #include "host/src/machine/choices.h"
@@ -225,6 +226,7 @@ Array<float> state_from_tiles(const LayerSpec& spec, const Array<float>& tiles, 
 
 LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   check_layer(spec, input);
+  if (has_constant_sources(input)) return forward_constant_sources(spec, input);
   if (runs_by_row(spec, input)) return window_forward(spec, input);
   const Kernels& kernels = chosen_kernels();
   const int n_samples = input.n_samples, n_tiles = spec.n_tiles();
@@ -255,7 +257,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   LayerOutput out;
   out.wide = spec.n > 65536;
   const std::size_t n_potentials = static_cast<std::size_t>(input.n_steps) * n_samples * spec.n;
-  if (!spiking) out.potentials = Array<float>(n_potentials);
+  if (!spiking || input.gives_potentials) out.potentials = Array<float>(n_potentials);
   if (!spiking && spec.n_learnt() && keeps_rows(spec, input)) {
     for (int s = 1; s < spec.shape->n_states; ++s) out.rows.emplace_back(n_potentials);
     out.currents = Array<float>(n_potentials);
@@ -267,6 +269,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   pass.neuron = neuron.pointers();
   pass.n_steps = input.n_steps;
   pass.n_samples = n_samples;
+  pass.currents = input.currents;
   pass.sources = sources.data();
   pass.n_sources = static_cast<int>(input.sources.size());
   pass.loops = loops.loops.data();

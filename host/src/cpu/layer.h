@@ -274,6 +274,18 @@ struct SampleRoom {
   SpikesUnderWay* const* under_way;  // [n_loops], null for a loop without axonal delays
 };
 
+// Currents that a caller gives, [T, B, N]: a population's input beyond its lists, added right after the bias.
+struct GivenCurrents {
+  const float* data = nullptr;  // no backward pass reads them
+  std::size_t row = 0;    // numbers of a sample: N, or of a shard all neurons of its population; 0: none are given
+  bool constant = false;  // [B, N], the same at all steps
+
+  explicit operator bool() const { return row > 0; }
+  const float* at(int t, int sample, int n_samples) const {
+    return data + ((constant ? 0 : static_cast<std::size_t>(t) * n_samples) + sample) * row;
+  }
+};
+
 // The other states of a readout after each step and its currents, [T, B, N] each, for gradients of its parameters; null
 // unless they are trained and read them.
 struct ReadoutRows {
@@ -285,9 +297,10 @@ struct ForwardPass {
   const LayerSpec* spec;
   NeuronArrays neuron;
   int n_steps, n_samples;
+  GivenCurrents currents;
   const Source* sources;
   int n_sources;
-  bool sources_wait;  // sample by sample: currents hold the bias and the sources' input already
+  bool sources_wait;  // sample by sample: currents hold the bias and all input except that of the loops already
   const Loop* loops;
   int n_loops;
   Lists own_before;  // own lists of the n_before steps before the first, or none
@@ -302,7 +315,7 @@ struct ForwardPass {
   std::uint64_t *fired, *listed, *sent, *near;
   SlotBuffer* slots;  // [P][blocks of samples]
   int n_blocks, block_size;
-  float* potentials;  // [T, B, N] of a readout
+  float* potentials;  // [T, B, N] of a readout, or of neurons that fire if they are an output; else null
   ReadoutRows rows;   // of a readout with trained parameters
   // No neuron has fired before the first step; the state 0 alone implies that only if no θ is negative.
   bool starts_above_threshold;
@@ -320,11 +333,12 @@ struct ListsOut {
   std::uint32_t* silenced_ids;
 };
 
-// ∂L/∂(list values) [slots] of a spiking layer, or ∂L/∂v [T, B, N] of a readout.
+// ∂L/∂(list values) [slots] of a spiking layer, or ∂L/∂x [T, B, N] of potentials.
 struct OutputGrads {
   const float* data = nullptr;
-  std::size_t step = 0;  // for a readout from one step to the next; 0: ∂L/∂v [B, N] is the same at all steps
+  std::size_t step = 0;  // of potentials, from one step to the next; 0: ∂L/∂x [B, N] is the same at all steps
 
+  explicit operator bool() const { return data != nullptr; }
   const float* at(int t, int sample, int n) const { return data + t * step + static_cast<std::size_t>(sample) * n; }
 };
 
@@ -344,7 +358,7 @@ struct BackwardPass {
   const float* potentials;                    // [T, B, N] of a readout, for gradients of its parameters
   ReadoutRows rows;                           // likewise
   const float* initial_state[max_states];     // [B, N] of a readout, or null
-  OutputGrads d_potentials;                   // of a readout
+  OutputGrads d_potentials;                   // of a readout, or of neurons that fire; null: none
   float* d_parameters_by_sample[max_learnt];  // [B, P·W] of a readout's trained parameters
   float* d_state[max_states];                 // running; tile by tile [P][B][W], else [B, P·W]
   float* d_currents;                          // [D][B, P·W], of the last D steps, step t in t mod D; sample by sample

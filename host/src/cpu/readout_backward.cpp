@@ -162,7 +162,7 @@ void Backward::add_groups_of(const Leaf& leaf, const Sender& from) const {
 }  // namespace
 
 bool goes_by_list(const LayerSpec& spec, const LayerInput& input, const Wanted& wanted) {
-  if (spec.fires || spec.n_tiles() != 1 || input.reads_rows()) return false;
+  if (spec.fires || spec.n_tiles() != 1 || input.reads_rows() || wanted.currents) return false;
   std::size_t n_pre = 0;
   for (std::size_t k = 0; k < input.sources.size(); ++k) {
     const SourceInput& from = input.sources[k];

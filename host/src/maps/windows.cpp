@@ -186,7 +186,7 @@ bool runs_by_row(const LayerSpec& spec, const LayerInput& input) {
   if (input.sources.empty() || input.sources.size() > most_window_sources || !input.loops.empty()) return false;
   for (const SourceInput& source : input.sources)
     if (!source.windows || source.windows->n_rows() != WindowRows(input).n_rows) return false;
-  return spec.fires && !spec.fixed && !spec.needs_step_order();
+  return spec.fires && !spec.fixed && !spec.needs_step_order() && !input.currents && !input.gives_potentials;
 }
 
 void RowStarts::find(const Lists& lists, int n_steps, int n_samples, int sample, int n_rows, int length, bool near) {

@@ -31,8 +31,10 @@ class ChainShards {
   // `own`: of this rank, null where it has no neurons.
   std::shared_ptr<PyRun> whole(std::size_t k, const PyLayer& layer, std::shared_ptr<PyRun> own, bool watched) const;
 
-  // The numbers of this rank's entries, from those of all entries of lists; likewise of potentials' gradients.
+  // The numbers of this rank's entries, from those of all entries of lists.
   Array<float> own_part(const First& first, PyRun& whole, const OutputGrads& all) const;
+  // The same for the neurons of potentials' gradients.
+  Array<float> own_columns(const First& first, PyRun& whole, const OutputGrads& all) const;
   // The inverse for lists: 0 for the entries of other ranks.
   Array<float> all_entries(const First& first, const PyRun& whole, const float* own) const;
   // How many entries of lists are this rank's.

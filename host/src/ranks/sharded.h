@@ -60,6 +60,6 @@ void select_shards(const Kernels& kernels, const ForwardPass& pass, Exchange& ex
 
 // The backward pass of a recurrent shard, step by step and then the rest; like layer_backward, which calls it.
 LayerGradients recurrent_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
-                                  const OutputGrads& d_out, const Wanted& wanted);
+                                  const OutputGrads& d_out, const Wanted& wanted, const OutputGrads& d_potentials);
 
 }  // namespace sparsesnn

@@ -46,7 +46,7 @@ struct OwnGrads {
 class StepsBack {
  public:
   StepsBack(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const Lists& all,
-            const float* d_values, const Wanted& wanted, Exchange& exchange);
+            const float* d_values, const Wanted& wanted, Exchange& exchange, const OutputGrads& d_potentials);
   OwnGrads run();
 
  private:
@@ -102,7 +102,7 @@ class StepsBack {
 };
 
 StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const Lists& all,
-                     const float* d_values, const Wanted& wanted, Exchange& exchange)
+                     const float* d_values, const Wanted& wanted, Exchange& exchange, const OutputGrads& d_potentials)
     : spec_(spec),
       saved_(saved),
       separate_(wanted.n_batch > 0),
@@ -132,6 +132,7 @@ StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const Layer
   pass_ = backward_pass(spec, input, saved, neuron_, loops_.loops);
   pass_.n_slots = static_cast<std::int64_t>(total_.size());
   pass_.d_values = total_.data();
+  pass_.d_potentials = d_potentials;
   pass_.d_slots = d_slots_.data();
   for (int k = 0; k < spec.shape->n_states; ++k) {
     d_state_.push_back(Array<float>::zeros(n_samples_ * row_));
@@ -294,13 +295,13 @@ void StepsBack::add_parts(int t, Half half, const Loop& loop, const float* earli
 // With ∂L/∂(list values) complete, the rest is the backward pass of a layer without loops, whose additional sources,
 // one per loop, are its population's lists.
 LayerGradients recurrent_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
-                                  const OutputGrads& d_out, const Wanted& wanted) {
+                                  const OutputGrads& d_out, const Wanted& wanted, const OutputGrads& d_potentials) {
   const Lists& all = input.population;
   if (!all.offsets) throw InputError("ShapeError", "backward: a recurrent shard needs its population's lists");
   OwnGrads own;
   {
     const PhaseTimer timer(Phase::step_grad);
-    own = StepsBack(spec, input, saved, all, d_out.data, wanted, *input.exchange).run();
+    own = StepsBack(spec, input, saved, all, d_out.data, wanted, *input.exchange, d_potentials).run();
   }
   LayerInput heard = input;
   heard.loops.clear();
@@ -327,7 +328,7 @@ LayerGradients recurrent_backward(const LayerSpec& spec, const LayerInput& input
     rest.weight.push_back(true);
     rest.value.push_back(false);
   }
-  LayerGradients found = layer_backward(spec, heard, saved, {own.d_values.data()}, rest);
+  LayerGradients found = layer_backward(spec, heard, saved, {own.d_values.data()}, rest, d_potentials);
   std::size_t next = input.sources.size();
   for (std::size_t k = 0; k < input.loops.size(); ++k)
     found.d_loops.push_back(wanted.loops[k] ? std::move(found.d_weight[next++]) : Array<float>());

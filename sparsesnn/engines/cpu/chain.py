@@ -9,7 +9,7 @@ gradient of this graph.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,19 +18,21 @@ import torch
 from torch import Tensor
 
 from sparsesnn import _core
+from sparsesnn.currents import Currents
 from sparsesnn.engines.cpu import transforms
 from sparsesnn.engines.cpu.chain_pass import ChainPass
-from sparsesnn.engines.cpu.lists import own_before, states_of
+from sparsesnn.engines.cpu.lists import own_before, states_of, to_array
 from sparsesnn.engines.cpu.wiring import Wiring, layer_call, layer_tensors
 from sparsesnn.engines.dropout import numbers
 from sparsesnn.errors import NumericError
 from sparsesnn.layers import fires
-from sparsesnn.network import Network
+from sparsesnn.network import Network, gives_currents
 from sparsesnn.output import LayerState
 from sparsesnn.parameters import DELAYS
 from sparsesnn.rotation import list_seed, next_training_step
 from sparsesnn.rounding import BITS
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.tracers import recorded
 
 if TYPE_CHECKING:
     from sparsesnn.engines.dropout import Heard
@@ -45,6 +47,7 @@ class Node:
         reads: inputs and nodes; the inputs come first.
         sources: the lists that receive the gradient of the values: the same, but in front of pools, whose entries belong to no neuron.
         n: neurons.
+        given: the sender of the layer's currents; empty: it has none.
         transform: None of a layer.
         learnt: by the engine's names, the tensors whose gradients the engine finds, in its order.
         saves: whether a backward pass may come through.
@@ -54,6 +57,7 @@ class Node:
     reads: list[int]
     sources: list[int]
     n: int
+    given: str = ""
     transform: transforms.Made | None = None
     learnt: dict[str, Tensor] = field(default_factory=dict)
     saves: bool = False
@@ -72,6 +76,7 @@ class Chain:
         senders: of every layer, the inputs or layers that it reads.
         inputs: by name, neurons.
         learns: whether gradients of the values of the inputs' lists are wanted.
+        given: by name, senders of currents, and whether the gradient of the currents is wanted.
         thinned, continues, resumes: see `transforms.Way`.
         shards: what ranks that share neurons exchange; None: none do.
 
@@ -90,11 +95,13 @@ class Chain:
         inputs: Mapping[str, int],
         *,
         learns: Sequence[bool],
+        given: Mapping[str, bool] | None = None,
         thinned: Mapping[str, int] | None = None,
         continues: bool = False,
         resumes: bool = False,
         shards: Any = None,
     ) -> None:
+        self.given = given or {}
         self.layers, self.senders, self.inputs = dict(layers), senders, dict(inputs)
         self.learns, self.thinned, self.continues, self.resumes = list(learns), thinned or {}, continues, resumes
         self.shards = shards
@@ -112,7 +119,7 @@ class Chain:
             in_place = in_place and all(id(x) in own and x.is_contiguous() for x in tensors.values())
         self.fires = [name for name, layer in self.layers.items() if fires(layer.population)]
         self.counts = any(layer.training_steps is not None for layer in self.layers.values())
-        self.key = self.key_of(self.layers, self.learns) if in_place else None
+        self.key = self.key_of(self.layers, [*self.learns, *self.given.values()]) if in_place else None
 
     @property
     def n_inputs(self) -> int:
@@ -121,7 +128,7 @@ class Chain:
     @cached_property
     def is_plain(self) -> bool:
         """Whether gradients are wanted of nothing but parameters that the engine reads where they lie."""
-        return not any(self.learns) and learns_as_read(self.layers.values())
+        return not any((*self.learns, *self.given.values())) and learns_as_read(self.layers.values())
 
     def saves(self, name: str) -> bool:
         """Whether a backward pass may come through a layer."""
@@ -141,7 +148,7 @@ class Chain:
         return key
 
     def holds(self, layers: Mapping[str, Any], learns: Sequence[bool]) -> bool:
-        """Whether the chain still fits these layers."""
+        """Whether the chain still fits these layers; `learns`: of the lists of each input, then of given currents."""
         return self.key is not None and self.key == self.key_of(layers, learns)
 
     # ---- how it is made ----------------------------------------------------------------------------------------
@@ -152,9 +159,13 @@ class Chain:
             tensors = layer.snapshot.tensors if layer.snapshot else layer.tensors_read or layer_tensors(layer)
         learnt = {key: x for key, x in tensors.items() if x.requires_grad} if torch.is_grad_enabled() else {}
         wiring = Wiring.of(layer)
-        reads = []
-        for k, (c, pre) in enumerate(zip(layer.senders, self.senders[name], strict=True)):
-            at = self.places[pre]
+        reads: list[int] = []
+        given = ""
+        for c, pre in zip(layer.senders, self.senders[name], strict=True):
+            if c.synapses.gives_currents:
+                given = pre
+                continue
+            k, at = len(reads), self.places[pre]
             way = transforms.Way(
                 layer,
                 c,
@@ -172,7 +183,7 @@ class Chain:
         order = [*wiring.senders, *wiring.loops, *(loop + DELAYS for loop in wiring.loops), "bias", *wiring.parameters]
         own = {x: learnt[x] for x in order if x in learnt}
         sources = list(map(self._source, reads))
-        saves = bool(own) or any(map(self._saves, sources))
+        saves = bool(own) or self.given.get(given, False) or any(map(self._saves, sources))
         with named(name):
             call = layer_call(layer, tensors, saves, own, continues=self.continues)
         self.chain.add_layer(
@@ -184,7 +195,7 @@ class Chain:
             [x + DELAYS in own for x in wiring.loops],
             "bias" in own,
         )
-        self.nodes.append(Node(name, reads, sources, layer.population.n, None, own, saves))
+        self.nodes.append(Node(name, reads, sources, layer.population.n, given, None, own, saves))
         self.places[name] = self.n_inputs + len(self.nodes) - 1
         self.layer_nodes[name] = len(self.nodes) - 1
         return tensors
@@ -200,7 +211,7 @@ class Chain:
         own = {name: learnt[name] for name in made.learns if name in learnt} if learnt else {}
         self.chain.add_transform(f"{layer}: {made.kind}", made.core, at, bool(own))
         saves = bool(own) or self._saves(at)
-        self.nodes.append(Node(layer, [at], [self._source(at)], made.core.n_made, made, own, saves))
+        self.nodes.append(Node(layer, [at], [self._source(at)], made.core.n_made, "", made, own, saves))
         place = self.n_inputs + len(self.nodes) - 1
         if made.shared is not None:
             self._shared[at, made.shared] = place
@@ -228,31 +239,40 @@ class Chain:
         n_samples: int,
         training_steps: Mapping[str, int],
         *,
+        given: Mapping[str, Tensor] | None = None,
         past: Mapping[str, LayerState] | None = None,
         heard: Heard | None = None,
         first_sample: int = 0,
         hidden: bool = False,
+        potentials: Collection[str] = (),
     ) -> ChainPass:
         """Runs all nodes.
 
         Args:
             inputs: `_core.Lists`, or the `_core.Run` of another chain.
+            given: by sender, currents float32[T, B, N], or [B, N] for all steps.
             past: states of the layers, of a chain that continues a sequence.
             heard: of dropout, if the chain has it.
             hidden: nothing writes to the inputs before the backward pass.
+            potentials: the layer that fires whose potentials are an output too; empty: none.
         """
         states = past or {}
+        currents = {name: to_array(x, "currents") for name, x in (given or {}).items()}
         call = transforms.Call(n_samples, states, heard)
         settings = [
-            self._setting(node.layer, training_steps, states)
+            (*self._setting(node.layer, training_steps, states), currents.get(node.given), node.layer in potentials)
             if node.transform is None
             else node.transform.setting(call)
             for node in self.nodes
         ]
-        made = self.chain.forward(list(inputs), n_steps, n_samples, settings, hidden, first_sample)
+        with recorded("sparsesnn.forward"):
+            made = self.chain.forward(list(inputs), n_steps, n_samples, settings, hidden, first_sample)
         if self.shards:
             self.shards.count_traffic()
-        return ChainPass(self, made, tuple(inputs), n_steps, n_samples, training_steps, states, first_sample)
+        constant = [name for name, x in currents.items() if x.ndim == 2]
+        return ChainPass(
+            self, made, tuple(inputs), n_steps, n_samples, training_steps, states, first_sample, constant, potentials
+        )
 
     def _setting(self, name: str, training_steps: Mapping[str, int], past: Mapping[str, LayerState]) -> tuple[Any, ...]:
         layer, before = self.layers[name], past.get(name)
@@ -288,11 +308,18 @@ def learns_values(spikes: SpikeBatch) -> bool:
     return torch.is_grad_enabled() and spikes.values is not None and spikes.values.requires_grad
 
 
+def learns_input(given: SpikeBatch | Currents) -> bool:
+    """Whether autograd wants the gradient of an input."""
+    if isinstance(given, Currents):
+        return torch.is_grad_enabled() and given.values.requires_grad
+    return learns_values(given)
+
+
 def network_chain(
     network: Network,
     layers: Mapping[str, Any],
     *,
-    learns: Sequence[bool] = (False,),
+    learns: bool = False,
     thins: bool = False,
     continues: bool = False,
     shards: Any = None,
@@ -301,15 +328,18 @@ def network_chain(
 
     Args:
         layers: by population.
-        learns, continues, shards: see `Chain`.
+        learns: whether the gradient of the input is wanted.
+        continues, shards: see `Chain`.
         thins: with dropout, see `sparsesnn.engines.dropout`.
     """
     source = network.inputs[0]
+    n, are_given = network.populations[source].n, gives_currents(network)
     return Chain(
         layers,
         {name: [c.pre for c in network.senders(name)] for name in layers},
-        {source: network.populations[source].n},
-        learns=learns,
+        {} if are_given else {source: n},
+        learns=[] if are_given else [learns],
+        given={source: learns} if are_given else {},
         thinned=numbers(network) if thins else {},
         continues=continues,
         resumes=continues,

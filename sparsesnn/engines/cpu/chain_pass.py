@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from sparsesnn import _core
+from sparsesnn.currents import Currents
 from sparsesnn.engines.cpu.lists import engine_lists, spikes_of, to_array
 from sparsesnn.engines.cpu.wiring import Wiring
 from sparsesnn.first_order import first_order
@@ -20,6 +21,7 @@ from sparsesnn.layers import is_readout
 from sparsesnn.output import LayerState, last_steps
 from sparsesnn.parameters import DELAYS
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.tracers import recorded
 
 if TYPE_CHECKING:
     from sparsesnn.engines.cpu.chain import Chain
@@ -31,7 +33,12 @@ _made_by: MutableMapping[Tensor, _core.Run] = WeakTensorKeyDictionary()
 @dataclass(eq=False)
 class ChainPass:
     """A forward pass of a chain, with everything that its backward pass needs. It holds no tensor of autograd's graph: a reference cycle would
-    keep all arrays until Python looks for cycles."""
+    keep all arrays until Python looks for cycles.
+
+    Args:
+        constant: the senders whose currents are the same at all steps.
+        potentials: the layer that fires whose potentials are an output too; empty: none.
+    """
 
     chain: Chain
     made: _core.Pass
@@ -41,6 +48,8 @@ class ChainPass:
     training_steps: Mapping[str, int]
     past: Mapping[str, LayerState]
     first_sample: int
+    constant: Collection[str]
+    potentials: Collection[str]
     runs: Sequence[_core.Run] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,10 +70,11 @@ class ChainPass:
             _made_by[lists.offsets] = self.runs[k]
         return lists
 
-    def arrived(self, name: str, inputs: Sequence[SpikeBatch]) -> list[SpikeBatch]:
-        """The lists that reach a layer from every sender, in front of its pools."""
+    def arrived(self, name: str, inputs: Sequence[SpikeBatch], given: Mapping[str, Currents]) -> list[Any]:
+        """What reaches a layer from every sender: its currents, and lists in front of its pools."""
         n_inputs, node = self.chain.n_inputs, self.chain.nodes[self.chain.layer_nodes[name]]
-        return [inputs[at] if at < n_inputs else self.lists_at(at - n_inputs) for at in node.sources]
+        currents = [given[node.given]] if node.given else []
+        return currents + [inputs[at] if at < n_inputs else self.lists_at(at - n_inputs) for at in node.sources]
 
     def state(self, name: str, sent: SpikeBatch | None) -> LayerState:
         """The state that the pass leaves; `sent`: the layer's lists, None of a readout."""
@@ -81,32 +91,46 @@ class ChainPass:
             after.history = last_steps(before.history if before else None, sent, layer.n_history)
         return after
 
-    def outputs(self, values: Sequence[Tensor | None]) -> dict[str, SpikeBatch | Tensor]:
-        """The lists or potentials of each layer.
+    def outputs(
+        self, values: Sequence[Tensor | None], given: Mapping[str, Tensor] | None = None
+    ) -> tuple[dict[str, SpikeBatch | Tensor], Tensor | None]:
+        """The lists or potentials of each layer; and the potentials of the layer that fires and has them as an output.
 
         Args:
             values: of the inputs' lists, as autograd sees them.
+            given: the currents, as autograd sees them.
         """
         found: dict[str, SpikeBatch | Tensor] = {}
-        for k, (node, made) in enumerate(zip(self.chain.nodes, self.node_outputs(values), strict=True)):
+        made, potentials = self.node_outputs(values, given)
+        for k, (node, x) in enumerate(zip(self.chain.nodes, made, strict=True)):
             if node.transform is not None:
                 continue
             if not is_readout(self.chain.layers[node.layer].population):
-                found[node.layer] = self.lists_at(k, made)
+                found[node.layer] = self.lists_at(k, x)
             else:
-                found[node.layer] = torch.from_numpy(self.runs[k].potentials) if made is None else made
-        return found
+                found[node.layer] = torch.from_numpy(self.runs[k].potentials) if x is None else x
+        if potentials is None and self.potentials:
+            (name,) = self.potentials
+            potentials = torch.from_numpy(self.run(name).potentials)
+        return found, potentials
 
-    def node_outputs(self, values: Sequence[Tensor | None]) -> list[Tensor | None]:
+    def node_outputs(
+        self, values: Sequence[Tensor | None], given: Mapping[str, Tensor] | None = None
+    ) -> tuple[list[Tensor | None], Tensor | None]:
         """For every node the values of its lists, or its potentials, as a node of autograd's graph. None if no backward pass may come
-        through, and for pools: the gradient of a layer's node passes through them to the lists in front."""
-        seen = list(values)
+        through, and for pools: the gradient of a layer's node passes through them to the lists in front. And the potentials of the layer
+        that fires and has them as an output."""
+        seen, potentials = list(values), None
         for k, node in enumerate(self.chain.nodes):
-            if node.saves and node.keeps_neurons:
-                seen.append(_RunNode.apply(self, k, *(seen[at] for at in node.sources), *node.learnt.values()))
-            else:
+            if not (node.saves and node.keeps_neurons):
                 seen.append(None)
-        return seen[self.chain.n_inputs :]
+                continue
+            currents = [given[node.given]] if node.given and given else []
+            made = SparsesnnLayer.apply(self, k, *(seen[at] for at in node.sources), *currents, *node.learnt.values())
+            if isinstance(made, tuple):
+                made, potentials = made
+            seen.append(made)
+        return seen[self.chain.n_inputs :], potentials
 
     # ---- back --------------------------------------------------------------------------------------------------
 
@@ -116,15 +140,36 @@ class ChainPass:
         reduction = self.chain.reduction
         return reduction.n_batch(self.n_samples, self.first_sample) if reduction else 0
 
-    def backward_node(self, k: int, d_out: np.ndarray, wanted: list[bool]) -> tuple[dict[str, Any], list[Any]]:
-        """Gradients of the tensors that a node learns, by name, and of the values of every list that it read."""
+    def backward_node(
+        self,
+        k: int,
+        d_out: np.ndarray,
+        wanted: list[bool],
+        wanted_currents: bool = False,
+        d_potentials: np.ndarray | None = None,
+    ) -> tuple[dict[str, Any], list[Any], Any]:
+        """Gradients of the tensors that a node learns, by name; of the values of every list that it read; and of its currents."""
         chain = self.chain
         layer = chain.layers.get(chain.nodes[k].layer)
         n_batch = self.n_batch if layer is None or not layer.part or layer.part.shards.n else 0
-        own, d_values = chain.chain.backward_node(self.made, k, d_out, wanted, n_batch)
+        own, d_values, d_currents = chain.chain.backward_node(
+            self.made, k, d_out, wanted, n_batch, wanted_currents, d_potentials
+        )
         if chain.shards:
             chain.shards.count_traffic()
-        return self.of_node(k, own), d_values
+        found = self.of_node(k, own)
+        return found, d_values, self._whole_currents(k, layer, d_currents) if wanted_currents else None
+
+    def _whole_currents(self, k: int, layer: Any, own: np.ndarray | None) -> np.ndarray:
+        """The gradient of a node's currents, on every rank for all neurons, from that for its own."""
+        if layer.part is None or not layer.part.is_shared:
+            assert own is not None
+            return own
+        if own is None:  # a rank without neurons of this layer
+            steps = () if self.chain.nodes[k].given in self.constant else (self.n_steps,)
+            own = np.zeros((*steps, self.n_samples, 0), np.float32)
+        whole: np.ndarray = layer.part.whole_neurons(torch.from_numpy(own)).numpy()
+        return whole
 
     def of_node(self, k: int, gradients: Sequence[np.ndarray]) -> dict[str, Any]:
         """The gradients of a node's trained tensors, by name, from the engine's results on this rank. Those that replicas add up in the
@@ -176,30 +221,45 @@ class ChainPass:
         )
 
 
-class _RunNode(torch.autograd.Function):
-    """forward(pass, node, values of each source…, learnt tensors…) → values of the node's lists, or readout potentials."""
+class SparsesnnLayer(torch.autograd.Function):  # profilers show the name
+    """forward(pass, node, values of each source…, given currents, learnt tensors…) → values of the node's lists, or readout
+    potentials; or values and potentials."""
 
     @staticmethod
-    def forward(ctx: Any, this: ChainPass, k: int, *inputs: Tensor) -> Tensor:
-        n_sources = len(this.chain.nodes[k].sources)
-        ctx.this, ctx.k, ctx.read = this, k, inputs[:n_sources]
-        ctx.save_for_backward(*inputs[n_sources:])
+    def forward(ctx: Any, this: ChainPass, k: int, *inputs: Tensor) -> Any:
+        node = this.chain.nodes[k]
+        n_read = len(node.sources) + bool(node.given)
+        ctx.this, ctx.k, ctx.read = this, k, inputs[:n_read]
+        ctx.save_for_backward(*inputs[n_read:])
         run = this.runs[k]
         potentials = run.potentials
+        if node.layer in this.potentials:
+            return torch.from_numpy(run.values), torch.from_numpy(potentials)
         return torch.from_numpy(run.values if potentials is None else potentials)
 
     @staticmethod
     @first_order("a layer of the backend 'cpu'")
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, d_out: Tensor, d_potentials: Tensor | None = None) -> tuple[Any, ...]:
         this, k = ctx.this, ctx.k
         _ = ctx.saved_tensors  # PyTorch checks whether one was changed since; the engine reads them where they lie
         node = this.chain.nodes[k]
-        wanted = list(ctx.needs_input_grad[2 : 2 + len(node.sources)])
-        if d_out.ndim == 3 and d_out.stride(0) == 0:
-            d_out = d_out[:1]  # the same at all steps
-        found, d_values = this.backward_node(k, to_array(d_out, "gradient"), wanted)
-        gradients = (*d_values, *map(found.get, node.learnt))
+        n_sources, given = len(node.sources), int(bool(node.given))
+        wanted = list(ctx.needs_input_grad[2 : 2 + n_sources + given])
+        with recorded(f"sparsesnn.backward {node.layer}"):
+            found, d_values, d_currents = this.backward_node(
+                k,
+                _gradient(d_out),
+                wanted[:n_sources],
+                any(wanted[n_sources:]),
+                None if d_potentials is None else _gradient(d_potentials),
+            )
+        gradients = (*d_values, *[d_currents] * given, *map(found.get, node.learnt))
         return (None, None, *(None if g is None else torch.from_numpy(g) for g in gradients))
+
+
+def _gradient(d_out: Tensor) -> np.ndarray:
+    """A gradient as the engine reads it: of potentials, one step if it is the same at all."""
+    return to_array(d_out[:1] if d_out.ndim == 3 and d_out.stride(0) == 0 else d_out, "gradient")
 
 
 def lists_for(spikes: SpikeBatch) -> Any:

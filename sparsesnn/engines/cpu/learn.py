@@ -14,6 +14,7 @@ from sparsesnn.engines.cpu.chain_pass import ChainPass
 from sparsesnn.loss import CrossEntropy
 from sparsesnn.output import LayerState, Lazily, Output
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.tracers import recorded
 
 
 def learns_alone(chain: Chain, output: str) -> bool:
@@ -48,8 +49,9 @@ def learn(
     Returns: the loss, detached, and the output.
     """
     chain, run = this.chain, this.run(output)
-    potentials: Any = run.potentials  # None if the last layer fires
+    potentials: Any = run.potentials  # None if the last layer fires, unless they are an output too
     in_engine = loss if isinstance(loss, CrossEntropy) and loss.is_whole() and loss.fits_engine(potentials) else None
+    fires = output in chain.fires
     leaves: dict[str, Tensor] = {}
 
     def leaf(name: str, x: Tensor) -> Tensor:
@@ -73,11 +75,15 @@ def learn(
         state={} if chain.part else Lazily(state, [*chain.layers, *input_state()]),
         output=output,
     )
+    of_potentials: np.ndarray | None = None  # of a last layer that fires, in addition to those of its list values
     if in_engine:
         value, gradient = in_engine.of_potentials(potentials)
-        arrived = {output: gradient(1.0)}
+        arrived = {} if fires else {output: gradient(1.0)}
+        of_potentials = gradient(1.0) if fires else None
     else:
-        if made.potentials is not None:
+        if made.potentials is not None and fires:
+            made.potentials.requires_grad_()
+        elif made.potentials is not None:
             leaf(output, made.potentials)
         for given in this.inputs:
             given.show()
@@ -86,6 +92,8 @@ def learn(
         arrived = {
             name: x.grad.contiguous().numpy() for name, x in leaves.items() if x.grad is not None and x.requires_grad
         }
+        if fires and made.potentials is not None and made.potentials.grad is not None:
+            of_potentials = made.potentials.grad.contiguous().numpy()
     d_out = [arrived.get(node.layer) if node.transform is None else None for node in chain.nodes]
 
     def take(k: int, gradients: list[np.ndarray]) -> None:
@@ -97,7 +105,13 @@ def learn(
             found = this.of_node(k, gradients)
             _add_gradients([learnt[name] for name in found], found.values())
 
-    chain.chain.backward(this.made, d_out, take, this.n_batch)
+    d_potentials = (
+        []
+        if of_potentials is None
+        else [of_potentials if k == chain.layer_nodes[output] else None for k in range(len(chain.nodes))]
+    )
+    with recorded("sparsesnn.backward"):
+        chain.chain.backward(this.made, d_out, take, this.n_batch, d_potentials)
     if chain.shards:
         chain.shards.count_traffic()
     return value.detach(), made

@@ -72,6 +72,11 @@ def last_of(history: SpikeBatch, n_steps: int) -> SpikeBatch:
     return history.steps(history.n_steps - n_steps, history.n_steps)
 
 
+def as_float32(x: Tensor) -> Tensor:
+    """Currents of another floating-point type as float32; the gradient comes back in their own."""
+    return x if x.dtype == torch.float32 else x.float()
+
+
 def to_array(x: Tensor, name: str) -> np.ndarray:
     """The tensor's memory as a contiguous float32 array; copied only if it is not contiguous."""
     if x.dtype != torch.float32 or not x.is_cpu:

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from sparsesnn.currents import Currents
 from sparsesnn.engines.cpu.chain import Chain, network_chain
-from sparsesnn.engines.cpu.lists import engine_lists
+from sparsesnn.engines.cpu.lists import as_float32, engine_lists
 from sparsesnn.engines.cpu.wiring import Snapshot
 from sparsesnn.errors import NumericError
 from sparsesnn.output import LayerState, Output, last_steps
@@ -43,14 +44,19 @@ class LiveCall:
         self.source, self.depth = still.source, still.depth
         self.chains: dict[bool, Chain] = {}
 
-    def __call__(self, spikes: SpikeBatch, state: Mapping[str, LayerState] | None) -> Output:
+    def __call__(self, spikes: SpikeBatch | Currents, state: Mapping[str, LayerState] | None) -> Output:
         continues = bool(state)
         if continues not in self.chains:
             self.chains[continues] = network_chain(self.network, self.layers, continues=continues)
         past: Mapping[str, LayerState] = state or {}
         steps = {name: past[name].training_step if past else 0 for name in self.layers}
         this = self.chains[continues].forward(
-            [engine_lists(spikes)], spikes.n_steps, spikes.n_samples, steps, past=past
+            [engine_lists(spikes)] if isinstance(spikes, SpikeBatch) else [],
+            spikes.n_steps,
+            spikes.n_samples,
+            steps,
+            given={self.source: as_float32(spikes.values)} if isinstance(spikes, Currents) else {},
+            past=past,
         )
         sent: dict[str, SpikeBatch] = {}
         potentials, after = None, {}
@@ -60,7 +66,7 @@ class LiveCall:
             elif name == self.network.output:
                 potentials = torch.from_numpy(found)
             after[name] = this.state(name, sent.get(name))
-        if self.depth:
+        if self.depth and isinstance(spikes, SpikeBatch):
             before = past[self.source].history if past else None
             after[self.source] = LayerState(history=last_steps(before, spikes, self.depth))
         return Output(potentials=potentials, spikes=sent, state=after, output=self.network.output)

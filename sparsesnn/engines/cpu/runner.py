@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from sparsesnn.currents import Currents
 from sparsesnn.engines.cpu import live, transforms
-from sparsesnn.engines.cpu.chain import Chain, learns_as_read, learns_values, network_chain
+from sparsesnn.engines.cpu.chain import Chain, learns_as_read, learns_input, network_chain
 from sparsesnn.engines.cpu.chain_pass import ChainPass
 from sparsesnn.engines.cpu.hooks import any_hooks
 from sparsesnn.engines.cpu.learn import learn, learns_alone
-from sparsesnn.engines.cpu.lists import engine_lists
+from sparsesnn.engines.cpu.lists import as_float32, engine_lists
 from sparsesnn.engines.cpu.single import apply, run_layer, thinned
-from sparsesnn.engines.runner import Runner
+from sparsesnn.engines.runner import NetworkRun, Runner
 from sparsesnn.errors import ShapeError
 from sparsesnn.in_lists import check_in_lists
 from sparsesnn.network import Network
@@ -52,7 +53,9 @@ class CpuRunner(Runner):
     def readable(self, spikes: SpikeBatch) -> SpikeBatch:
         return spikes
 
-    def read(self, model: Model, spikes: Any) -> SpikeBatch:
+    def read(self, model: Model, spikes: Any) -> SpikeBatch | Currents:
+        if isinstance(spikes, Currents):
+            return spikes
         if not isinstance(spikes, SpikeBatch):
             kind = type(spikes).__name__
             raise ShapeError(f"Model: backend {self.name!r} reads spike lists but got {kind}; give a SpikeBatch")
@@ -66,29 +69,48 @@ class CpuRunner(Runner):
         return thinned(spikes, number, heard)
 
     def run_layer(
-        self, layer: Any, sources: Sequence[Any], state: LayerState | None, *, packed: bool, first_sample: int
-    ) -> tuple[Any, LayerState]:
-        if not all(isinstance(source, SpikeBatch) for source in sources):
+        self,
+        layer: Any,
+        sources: Sequence[Any],
+        state: LayerState | None,
+        *,
+        packed: bool,
+        first_sample: int,
+        potentials: bool = False,
+    ) -> tuple[Any, LayerState, Tensor | None]:
+        if not all(isinstance(source, (SpikeBatch, Currents)) for source in sources):
             raise ShapeError(
                 f"Layer: backend {self.name!r} reads spike lists but got a tensor; use SpikeBatch.from_dense"
             )
         training_step = state.training_step if state else next_training_step(layer)
-        return run_layer(layer, sources, state, training_step, first_sample)
+        return run_layer(layer, sources, state, training_step, first_sample, potentials=potentials)
 
     # ---- networks ----------------------------------------------------------------------------------------------
 
     def run_network(
-        self, model: Model, data: Any, past: Mapping[str, LayerState], heard: Heard | None, first_sample: int
-    ) -> tuple[dict[str, Any], dict[str, LayerState], Callable[[str], Any]] | None:
+        self,
+        model: Model,
+        data: Any,
+        past: Mapping[str, LayerState],
+        heard: Heard | None,
+        first_sample: int,
+        potentials: str,
+    ) -> NetworkRun | None:
         layers = model.layers._modules
         if any_hooks(layers.values()):
             return None
         which = model, data, heard is not None, bool(past)
         chain = self._kept(*which) or self._chain(*which)
-        this = self._forward(chain, data, past, heard, first_sample)
-        outputs: dict[str, Any] = this.outputs([data.values])
+        given = {model.source: as_float32(data.values)} if isinstance(data, Currents) else {}
+        this = self._forward(
+            chain, data, given, past, heard, first_sample, potentials=[potentials] if potentials else []
+        )
+        outputs, found = this.outputs([] if given else [data.values], given)
         states = {name: this.state(name, x if isinstance(x, SpikeBatch) else None) for name, x in outputs.items()}
-        return {model.source: data, **outputs}, states, lambda name: this.arrived(name, [data])
+        inputs, currents = ([], {model.source: data}) if given else ([data], {})
+        return NetworkRun(
+            {model.source: data, **outputs}, states, lambda name: this.arrived(name, inputs, currents), found
+        )
 
     def learn(
         self,
@@ -97,9 +119,10 @@ class CpuRunner(Runner):
         loss: Callable[[Output], Tensor],
         heard: Heard | None,
         first_sample: int,
+        potentials: str,
     ) -> tuple[Tensor, Output] | None:
         layers = list(model.layers._modules.values())
-        if not isinstance(spikes, SpikeBatch) or learns_values(spikes) or any_hooks((model, *layers)):
+        if not isinstance(spikes, (SpikeBatch, Currents)) or learns_input(spikes) or any_hooks((model, *layers)):
             return None
         chain = self._kept(model, spikes, heard is not None, False)
         if chain is None:
@@ -108,26 +131,38 @@ class CpuRunner(Runner):
             chain = self._chain(model, spikes, heard is not None, False)
         if not learns_alone(chain, model.network.output):
             return None
-        this = self._forward(chain, spikes, {}, heard, first_sample, hidden=True)
+        given = {model.source: as_float32(spikes.values)} if isinstance(spikes, Currents) else {}
+        this = self._forward(
+            chain,
+            spikes,
+            given,
+            {},
+            heard,
+            first_sample,
+            hidden=True,
+            potentials=[potentials] if potentials else [],
+        )
 
         def input_state() -> dict[str, LayerState]:
             depth = model.depth
-            return {model.source: LayerState(history=last_steps(None, spikes, depth))} if depth else {}
+            if not depth or not isinstance(spikes, SpikeBatch):
+                return {}
+            return {model.source: LayerState(history=last_steps(None, spikes, depth))}
 
         return learn(this, loss, model.network.output, input_state)
 
-    def _kept(self, model: Model, spikes: SpikeBatch, thins: bool, continues: bool) -> Chain | None:
+    def _kept(self, model: Model, spikes: SpikeBatch | Currents, thins: bool, continues: bool) -> Chain | None:
         """The last chain, if it still holds."""
         chain = self.chains.get((thins, continues))
-        return chain if chain is not None and chain.holds(model.layers._modules, [learns_values(spikes)]) else None
+        return chain if chain is not None and chain.holds(model.layers._modules, [learns_input(spikes)]) else None
 
-    def _chain(self, model: Model, spikes: SpikeBatch, thins: bool, continues: bool) -> Chain:
+    def _chain(self, model: Model, spikes: SpikeBatch | Currents, thins: bool, continues: bool) -> Chain:
         """A chain of the network as it is now."""
         layers: Mapping[str, Any] = model.layers._modules
         chain = network_chain(
             model.network,
             layers,
-            learns=[learns_values(spikes)],
+            learns=learns_input(spikes),
             thins=thins,
             continues=continues,
             shards=self.parts.between(layers.values()) if self.parts else None,
@@ -138,23 +173,27 @@ class CpuRunner(Runner):
     def _forward(
         self,
         chain: Chain,
-        spikes: SpikeBatch,
+        spikes: SpikeBatch | Currents,
+        given: Mapping[str, Tensor],
         past: Mapping[str, LayerState],
         heard: Heard | None,
         first_sample: int,
         hidden: bool = False,
+        potentials: Collection[str] = (),
     ) -> ChainPass:
         steps = {name: past[name].training_step for name in chain.layers} if past else chain.training_steps()
         with self.packed(chain.layers):
             return chain.forward(
-                [engine_lists(spikes)],
+                [engine_lists(spikes)] if isinstance(spikes, SpikeBatch) else [],
                 spikes.n_steps,
                 spikes.n_samples,
                 steps,
+                given=given,
                 past=past,
                 heard=heard,
                 first_sample=first_sample,
                 hidden=hidden,
+                potentials=potentials,
             )
 
     def packed(self, layers: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from sparsesnn.currents import Currents
 from sparsesnn.engines.cpu import transforms
-from sparsesnn.engines.cpu.chain import Chain, learns_values
+from sparsesnn.engines.cpu.chain import Chain, learns_input, learns_values
 from sparsesnn.engines.cpu.chain_pass import lists_for
+from sparsesnn.engines.cpu.lists import as_float32
 from sparsesnn.errors import ShapeError
 from sparsesnn.output import LayerState
 from sparsesnn.spikes import SpikeBatch
@@ -19,15 +21,25 @@ if TYPE_CHECKING:
 
 
 def run_layer(
-    layer: Any, sources: Sequence[SpikeBatch], state: LayerState | None, training_step: int = 0, first_sample: int = 0
-) -> tuple[SpikeBatch | Tensor, LayerState]:
+    layer: Any,
+    sources: Sequence[SpikeBatch | Currents],
+    state: LayerState | None,
+    training_step: int = 0,
+    first_sample: int = 0,
+    *,
+    potentials: bool = False,
+) -> tuple[SpikeBatch | Tensor, LayerState, Tensor | None]:
     """One layer over one chunk of a sequence; see `sparsesnn.engines.module.Layer.forward`.
 
     Args:
         training_step: see `sparsesnn.rotation.list_seed`.
         first_sample: over ranks, samples of the batch that other replicas run before these.
+        potentials: those of neurons that fire are the third result, else None.
     """
     reach = [c.reach if state is not None else 0 for c in layer.senders]
+    lists = [x for x in sources if isinstance(x, SpikeBatch)]
+    names = [str(k) for k in range(len(sources))]
+    given = {name: x for name, x in zip(names, sources, strict=True) if isinstance(x, Currents)}
     n_steps, n_samples = sources[0].n_steps - reach[0], sources[0].n_samples
     for source, c, more in zip(sources, layer.senders, reach, strict=True):
         if (source.n_steps - more, source.n_samples, source.n_neurons) != (n_steps, n_samples, c.n_pre):
@@ -35,21 +47,31 @@ def run_layer(
                 f"input has T={source.n_steps - more}, B={source.n_samples}, N={source.n_neurons}; "
                 f"this layer needs T={n_steps}, B={n_samples}, N={c.n_pre}"
             )
-    learns = list(map(learns_values, sources))
-    names = [str(k) for k in range(len(sources))]
+    inputs = {name: c.n_pre for name, c in zip(names, layer.senders, strict=True) if not c.synapses.gives_currents}
     chain = Chain(
         {"": layer},
         {"": names},
-        dict(zip(names, layer.n_pre, strict=True)),
-        learns=learns,
+        inputs,
+        learns=list(map(learns_values, lists)),
+        given={name: learns_input(x) for name, x in given.items()},
         continues=state is not None,
         shards=layer.part.alone(layer) if layer.part else None,
     )
     past = {} if state is None else {"": state}
-    given = [lists_for(x) for x in sources]
-    this = chain.forward(given, n_steps, n_samples, {"": training_step}, past=past, first_sample=first_sample)
-    out = this.outputs([x.values for x in sources])[""]
-    return out, this.state("", out if isinstance(out, SpikeBatch) else None)
+    currents = {name: as_float32(x.values) for name, x in given.items()}
+    this = chain.forward(
+        [lists_for(x) for x in lists],
+        n_steps,
+        n_samples,
+        {"": training_step},
+        given=currents,
+        past=past,
+        first_sample=first_sample,
+        potentials=[""] if potentials else [],
+    )
+    outputs, found = this.outputs([x.values for x in lists], currents)
+    out = outputs[""]
+    return out, this.state("", out if isinstance(out, SpikeBatch) else None), found
 
 
 def thinned(spikes: SpikeBatch, population: int, heard: Heard, shards: Any = None) -> SpikeBatch:
@@ -58,7 +80,7 @@ def thinned(spikes: SpikeBatch, population: int, heard: Heard, shards: Any = Non
     chain = Chain({}, {}, {"": n}, learns=[learns_values(spikes)], shards=shards)
     chain.add(transforms.thin(n, population), "", 0)
     this = chain.forward([lists_for(spikes)], spikes.n_steps, spikes.n_samples, {}, heard=heard)
-    return this.lists_at(0, this.node_outputs([spikes.values])[0])
+    return this.lists_at(0, this.node_outputs([spikes.values])[0][0])
 
 
 def apply(transform: transforms.Made, spikes: SpikeBatch) -> SpikeBatch:

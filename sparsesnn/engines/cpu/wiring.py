@@ -54,7 +54,8 @@ class Wiring:
     """The parts of a layer that do not change between calls.
 
     Attributes:
-        senders, loops: the engine's names of the weights of `layer.senders` and `layer.loops`.
+        senders, loops: the engine's names of the weights of `layer.senders` and `layer.loops`; a sender of currents has none.
+        of_lists: the senders of lists.
         connections: by these names, behind their pools.
         n_pre: neurons in the lists of each sender, likewise.
         pools: names of the connections that only pool: each pooled neuron feeds one neuron of the layer.
@@ -67,15 +68,16 @@ class Wiring:
     """
 
     def __init__(self, layer: PopulationModule) -> None:
-        self.senders = [f"weight{k}" for k in range(len(layer.senders))]
+        self.of_lists = [c for c in layer.senders if not c.synapses.gives_currents]
+        self.senders = [f"weight{k}" for k in range(len(self.of_lists))]
         self.loops = [f"loop{k}" for k in range(len(layer.loops))]
         self.connections = {
-            **dict(zip(self.senders, map(behind_pools, layer.senders), strict=True)),
+            **dict(zip(self.senders, map(behind_pools, self.of_lists), strict=True)),
             **dict(zip(self.loops, layer.loops, strict=True)),
         }
         self.n_pre = [self.connections[name].n_pre for name in self.senders]
-        self.pools_before = [in_lists(c.synapses, c.n_pre).pools for c in layer.senders]
-        weightless = {c.name for c in layer.senders if not layer.has_weights(c) and layer.columns(c) is None}
+        self.pools_before = [in_lists(c.synapses, c.n_pre).pools for c in self.of_lists]
+        weightless = {c.name for c in self.of_lists if not layer.has_weights(c) and layer.columns(c) is None}
         self.pools = {name for name, c in self.connections.items() if c.name in weightless}
         shapes = {name: c.synapses.window_shape() for name, c in self.connections.items()}
         self.windows = {name: _core.Windows(**shape) for name, shape in shapes.items() if shape}
@@ -141,14 +143,14 @@ def layer_call(
         states=layer.population.states,
         sources=[
             _core.Source(
-                n_pre,
-                0 if continues else delay,
+                c.n_pre,
+                0 if continues else c.delay,
                 arrays[name],
                 packed.get(name),
                 wiring.rows.get(name),
                 wiring.windows.get(name),
             )
-            for name, n_pre, delay in zip(wiring.senders, wiring.n_pre, layer.delays, strict=True)
+            for name, c in zip(wiring.senders, map(behind_pools, wiring.of_lists), strict=True)
         ],
         entries=[as_float32(x) for x in entries.values],
         derivatives=[[None if x is None else as_float32(x) for x in by] for by in entries.derivatives],
@@ -217,7 +219,8 @@ def tile_width(layer: PopulationModule) -> int:
         width: int = layer.part.shards.tile_width
         return width
     n = layer.population.n
-    return cpu_tile_width(n, max((c.synapses.n_read(c.n_pre, n) for c in map(behind_pools, layer.incoming)), default=0))
+    read = [c for c in layer.incoming if not c.synapses.gives_currents]
+    return cpu_tile_width(n, max((c.synapses.n_read(c.n_pre, n) for c in map(behind_pools, read)), default=0))
 
 
 def spec_arguments(layer: Any, save: bool, learnt: Collection[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sparsesnn.bounds import bounded
+from sparsesnn.currents import Currents
 from sparsesnn.engines.dense import fused, unrolled
 from sparsesnn.engines.dense.call import Axonal, Call, Loop, Source
 from sparsesnn.engines.dense.neuron import Neuron
@@ -31,8 +32,13 @@ MIN_TRITON = (3, 4)
 
 
 def run_layer(
-    layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: LayerState | None, *, packed: bool = False
-) -> tuple[Tensor | DenseSpikes, LayerState]:
+    layer: Layer,
+    sources: Sequence[LayerOutput | DenseSpikes | Currents],
+    state: LayerState | None,
+    *,
+    packed: bool = False,
+    potentials: bool = False,
+) -> tuple[Tensor | DenseSpikes, LayerState, Tensor | None]:
     """Runs one population for T steps: decay, add, compare, as `sparsesnn.reference` specifies it.
 
     Works in the dtype and on the device of the weights.
@@ -43,8 +49,9 @@ def run_layer(
             arrives at step t. Without a state it is shifted here, and nothing arrives in its first d steps.
         state: from the previous call; None: zero potentials, no past spikes. It receives no gradient.
         packed: return `DenseSpikes` if the mode is "fused".
+        potentials: those of neurons that fire are the third result, else None. The mode "fused" keeps none: "hoist" computes them.
 
-    Returns: spikes [T, B, N] (potentials for LI) and the state after the last step.
+    Returns: spikes [T, B, N] (potentials for LI), the state after the last step, and potentials [T, B, N].
     Errors: `DescriptionError` if a capacity is set, or if the mode does not support these weights; `ShapeError` for sources
     or states that do not fit.
     """
@@ -57,23 +64,28 @@ def run_layer(
     mode = choose_mode(layer.dense_mode, layer.like.device, layer.like.dtype)
     one_loop = layer.loop_delays in ((), (1,)) and all(c.synapses.is_matrix and not c.axonal for c in layer.loops)
     # it supports neurons that are linear between spikes, with one recurrent matrix of delay 1
-    if mode == "fused" and not (one_loop and population.linear):
+    if mode == "fused" and (potentials or not (one_loop and population.linear)):
         mode = "hoist"
+    sources = [x.to_dense() if isinstance(x, Currents) else x for x in sources]
     if mode != "fused":
         sources = [x.to_dense() if isinstance(x, DenseSpikes) else x for x in sources]
     call = _call(layer, sources, state)
     out: Tensor | DenseSpikes
+    found: Tensor | None = None
     if mode == "fused" and packed and fires(population):
         out, after = fused.run_packed(call)
         recent = out.fired[max(0, call.n_steps - layer.n_history) :].to(call.v.dtype)
     else:
-        out, after = fused.run(call) if mode == "fused" else unrolled.run(call, hoisted=mode == "hoist")
+        if mode == "fused":
+            out, after = fused.run(call)
+        else:
+            out, after, found = unrolled.run(call, hoisted=mode == "hoist", potentials=potentials)
         recent = out
     before = state.history if state else None
     history = last_steps(before, recent, layer.n_history) if layer.n_history else None
     step = (state.step if state else 0) + call.n_steps
     states = {name: x.detach() for name, x in zip(population.states, after, strict=True)}
-    return out, LayerState(states, history, step)
+    return out, LayerState(states, history, step), found
 
 
 def check_mode(mode: str) -> None:
@@ -116,7 +128,7 @@ def has_triton() -> bool:
     return tuple(int(part) for part in version.split(".")[:2]) >= MIN_TRITON
 
 
-def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], state: LayerState | None) -> Call:
+def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes | Currents], state: LayerState | None) -> Call:
     population = layer.population
     read, n_steps, n_samples = _sources(layer, sources, shift=state is None)
     like, shape = layer.like, (n_samples, population.n)
@@ -169,7 +181,7 @@ def _axonal(layer: Layer, c: Incoming) -> Axonal | None:
 
 
 def _sources(
-    layer: Layer, sources: Sequence[LayerOutput | DenseSpikes], *, shift: bool
+    layer: Layer, sources: Sequence[LayerOutput | DenseSpikes | Currents], *, shift: bool
 ) -> tuple[tuple[Source, ...], int, int]:
     """The sources in the dtype and on the device of the weights, with T and B."""
     model = type(layer.population).__name__

@@ -8,23 +8,28 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparsesnn.engines.dense.call import Call, Loop, Result, arriving
+from sparsesnn.engines.dense.call import Call, Loop, arriving
 from sparsesnn.engines.dense.spikes import DenseSpikes
 
 
-def run(call: Call, *, hoisted: bool) -> Result:
-    """Runs the recurrent products and the update of each step.
+def run(call: Call, *, hoisted: bool, potentials: bool = False) -> tuple[Tensor, tuple[Tensor, ...], Tensor | None]:
+    """Runs the recurrent products and the update of each step; returns a `Result`, and the potentials or None.
 
     Args:
         hoisted: one product per source over all T·B rows before the loop ("hoist"); otherwise one per step ("step").
+        potentials: keep the first state of every step.
     """
+    silent = call.v.new_zeros(0, call.n_samples, call.n)
+    kept: list[Tensor] = []
     moment = call.neuron.first(call.state, fresh=call.fresh)
     out = list(call.own)
     for i in input_current(call).unbind(0) if hoisted else _current_of_each_step(call):
         fired, moment = call.neuron.step(_with_loops(i, call.loops, out), moment)
         out.append(fired)
+        kept += [moment.state[0]] if potentials else []
     spikes = out[len(call.own) :]
-    return torch.stack(spikes) if spikes else call.v.new_zeros(0, call.n_samples, call.n), moment.state
+    found = (torch.stack(kept) if kept else silent) if potentials else None
+    return torch.stack(spikes) if spikes else silent, moment.state, found
 
 
 def input_current(call: Call) -> Tensor:

@@ -34,6 +34,7 @@ from sparsesnn.network import Network
 from sparsesnn.options import option
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.synapses.one_to_one import check_no_currents
 from sparsesnn.wording import count
 
 #: slots of an input list, as a multiple of the longest seen, so that few batches need another program
@@ -105,6 +106,7 @@ class IpuEngine(TorchEngine):
 
     @classmethod
     def check(cls, name: str, network: Network, training: Training) -> None:
+        check_no_currents(network, f"backend {name!r}")
         native_module(name)
         if not training.task.is_plain:
             raise ConfigError(

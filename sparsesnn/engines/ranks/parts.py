@@ -23,7 +23,7 @@ from sparsesnn.engines.ranks.shards import Order, Shards, even_shards, make_shar
 from sparsesnn.host.comm import Grid
 from sparsesnn.host.shared_memory import CommonWeights
 from sparsesnn.layers import is_readout
-from sparsesnn.network import Network
+from sparsesnn.network import Network, gives_currents
 from sparsesnn.parameters import DELAYS, NEURONS, cuts
 
 #: most numbers of a layer that are drawn or gathered at once
@@ -63,7 +63,7 @@ class Parts:
 
     def part(self, name: str) -> Part:
         """Makes this rank's part of a population; all ranks call it together."""
-        senders = [self.owners(c.pre) for c in self.network.senders(name)]
+        senders = [self.owners(c.pre) for c in self.network.senders(name) if not c.synapses.gives_currents]
         return Part(self.shards[name], senders, self.grid, self.reduction, self.orders.get(name))
 
     def owners(self, name: str) -> Shards:
@@ -112,7 +112,8 @@ class Parts:
         """The exchange between a replica's ranks for all layers of the network; None: they share no neurons."""
         if self.grid.n_shards == 1:
             return None
-        return ChainShards(list(layers), [self.owners(self.network.inputs[0])])
+        inputs = [] if gives_currents(self.network) else self.network.inputs
+        return ChainShards(list(layers), [self.owners(name) for name in inputs])
 
     def around(self, name: str) -> ChainShards | None:
         """The same for a transform of a population's lists."""

@@ -42,18 +42,26 @@ template <int W, class Weight, bool graded>
   });
 }
 
-// Sets the currents of a tile to the bias of its neurons.
-template <int W>
-inline void load_bias(const ForwardPass& pass, std::size_t first, Columns<W>& current) {
+// Sets the currents of a tile to the bias of its neurons, and adds those that are given. `given`: some may be.
+template <int W, bool given>
+[[gnu::always_inline]] inline void begin_current(const ForwardPass& pass, std::size_t first, int t, int b,
+                                                 Columns<W>& current) {
   for (int k = 0; k < W / vector_width; ++k)
     current.x[k] = pass.neuron.bias ? load(pass.neuron.bias + first + k * vector_width) : Vector{};
+  if constexpr (given)
+    if (pass.currents) {
+      const std::size_t left = static_cast<std::size_t>(pass.spec->n) - first;
+      Vector more[W / vector_width];
+      load_columns<W>(more, pass.currents.at(t, b, pass.n_samples) + first, left < W ? static_cast<int>(left) : W);
+      for (int k = 0; k < W / vector_width; ++k) current.x[k] += more[k];
+    }
 }
 
-// The currents of one tile, one step, one sample.
-template <int W, class Weight, bool graded>
+// The currents of one tile, one step, one sample. `graded`, `given`: lists may be graded, currents may be given.
+template <int W, class Weight, bool graded, bool given>
 [[gnu::always_inline]] inline void tile_current(const ForwardPass& pass, std::size_t first, int t, int b,
                                                 Columns<W>& current) {
-  load_bias<W>(pass, first, current);
+  begin_current<W, given>(pass, first, t, b, current);
   for (int k = 0; k < pass.n_sources; ++k) hear<W, Weight, graded>(pass, k, t, b, current);
 }
 
@@ -68,7 +76,8 @@ inline bool by_source(const ForwardPass& pass, int width, int n_samples) {
          n_samples <= waiting_rows;
 }
 
-// The currents of steps [t0, t1) and samples [b0, b1), source by source: each is the same sum in the same order.
+// The currents of steps [t0, t1) and samples [b0, b1), source by source: each is the same sum in the same order. Of a
+// layer without graded lists, none are given.
 template <int W, class Weight, bool graded>
 [[gnu::noinline]] void wait_for_sources(const ForwardPass& pass, std::size_t first, int t0, int t1, int b0, int b1,
                                         float* waiting) {
@@ -78,7 +87,7 @@ template <int W, class Weight, bool graded>
       for (int b = b0; b < b1; ++b, row += W) {
         Columns<W> current;
         if (k == 0)
-          load_bias<W>(pass, first, current);
+          begin_current<W, graded>(pass, first, t, b, current);
         else
           load_columns<W>(current.x, row, W);
         hear<W, Weight, graded>(pass, k, t, b, current);
@@ -89,12 +98,12 @@ template <int W, class Weight, bool graded>
 
 // Deliver, step and select, fused, for one tile and a block of samples: currents live in registers and on the stack.
 // `advance(t, b, current)` advances the neurons.
-template <int W, class Weight, bool graded, class Advance>
+template <int W, class Weight, bool graded, bool given, class Advance>
 inline void each_step(const ForwardPass& pass, int tile, int b0, int b1, Advance&& advance) {
   for (int t = 0; t < pass.n_steps; ++t)
     for (int b = b0; b < b1; ++b) {
       Columns<W> current;
-      tile_current<W, Weight, graded>(pass, static_cast<std::size_t>(tile) * W, t, b, current);
+      tile_current<W, Weight, graded, given>(pass, static_cast<std::size_t>(tile) * W, t, b, current);
       advance(t, b, current);
     }
 }
@@ -117,9 +126,13 @@ inline void each_block(const ForwardPass& pass, int tile, int b0, int b1, Advanc
   }
 }
 
+// How a loop of the usual layer gets its currents: step by step, source by source for a block of steps, or step by step
+// with given ones.
+enum class Way { steps, blocks, given };
+
 // The usual layer: a shape with its own loop, a readout or one whose records are x - θ alone, and no graded lists. Not
 // inlined: in one function with its siblings, the loop's registers are spilled, and it takes a twelfth longer.
-template <class M, bool fires, int W, class Weight, bool in_blocks>
+template <class M, bool fires, int W, class Weight, Way way>
 [[gnu::noinline]] void forward_fused(const ForwardPass& pass, const TileOf& of, int b0, int b1) {
   const LayerSpec& spec = *pass.spec;
   TileNeurons<M> neurons;
@@ -148,10 +161,10 @@ template <class M, bool fires, int W, class Weight, bool in_blocks>
       step_readout<M, W>(here, current, n_columns, pass.potentials + list * spec.n + of.first);
     }
   };
-  if constexpr (in_blocks)
+  if constexpr (way == Way::blocks)
     each_block<W, Weight, false>(pass, of.index, b0, b1, advance);
   else
-    each_step<W, Weight, false>(pass, of.index, b0, b1, advance);
+    each_step<W, Weight, false, way == Way::given>(pass, of.index, b0, b1, advance);
 }
 
 template <int W, class Weight>
@@ -162,16 +175,19 @@ void forward_tile(const ForwardPass& shared, int tile, int block, int b0, int b1
   const TileOf of(pass, spec, tile, block);
   const bool in_blocks = by_source<Weight>(pass, W, b1 - b0);
   bool done = false;
-  const bool usual = spec.fires ? of.n_fields == 1 && !spec.fixed && !pass.starts_above_threshold : !pass.rows.current;
+  const bool usual = spec.fires ? of.n_fields == 1 && !spec.fixed && !pass.starts_above_threshold && !pass.potentials
+                                : !pass.rows.current;
   if (usual && !any_graded(pass))
     Shapes::with(shape_index(*spec.shape), [&](auto shape) {
       using M = decltype(shape);
       if constexpr (M::fused) {
         const auto run = [&](auto fires) {
-          if (in_blocks)
-            forward_fused<M, fires(), W, Weight, true>(pass, of, b0, b1);
+          if (pass.currents)
+            forward_fused<M, fires(), W, Weight, Way::given>(pass, of, b0, b1);
+          else if (in_blocks)
+            forward_fused<M, fires(), W, Weight, Way::blocks>(pass, of, b0, b1);
           else
-            forward_fused<M, fires(), W, Weight, false>(pass, of, b0, b1);
+            forward_fused<M, fires(), W, Weight, Way::steps>(pass, of, b0, b1);
           done = true;
         };
         if constexpr (M::may_fire)
@@ -190,7 +206,7 @@ void forward_tile(const ForwardPass& shared, int tile, int block, int b0, int b1
   if (in_blocks)
     each_block<W, Weight, true>(pass, tile, b0, b1, move_on);
   else
-    each_step<W, Weight, true>(pass, tile, b0, b1, move_on);
+    each_step<W, Weight, true, true>(pass, tile, b0, b1, move_on);
 }
 
 template <int W, class Weight>
@@ -201,7 +217,7 @@ void tile_sources(const ForwardPass& shared, int tile, int t0, int t1, int b0, i
     for (int t = t0; t < t1; ++t)
       for (int b = b0; b < b1; ++b) {
         Columns<W> current;
-        tile_current<W, Weight, some_graded()>(pass, first, t, b, current);
+        tile_current<W, Weight, some_graded(), true>(pass, first, t, b, current);
         store_columns<W>(currents + (static_cast<std::size_t>(b - b0) * (t1 - t0) + (t - t0)) * row + first, current.x,
                          W);
       }
@@ -234,6 +250,10 @@ inline void sample_current(const ForwardPass& pass, int t, int b, const OwnSpike
       std::memcpy(current, pass.neuron.bias, sizeof(float) * n);
     else
       std::memset(current, 0, sizeof(float) * n);
+    if (pass.currents) {
+      const float* const given = pass.currents.at(t, b, pass.n_samples);
+      for (int k = 0; k < pass.spec->n; ++k) current[k] += given[k];
+    }
   }
   for (int k = 0; k < (pass.sources_wait ? 0 : pass.n_sources); ++k) {
     const Source& source = pass.sources[k];

@@ -84,6 +84,11 @@ void advance(const ForwardPass& pass, const LayerSpec& spec, const TileOf& tile,
     }
   if constexpr (M::may_fire) {
     const bool fresh = t == 0 && pass.starts_above_threshold;
+    const auto give_potentials = [&] {
+      if (pass.potentials)
+        std::memcpy(pass.potentials + list * spec.n + tile.first, neurons.state[0],
+                    sizeof(float) * static_cast<std::size_t>(__builtin_popcountll(tile.valid)));
+    };
     const float* const grad_threshold = pass.neuron.grad_threshold + tile.first;
     if (tile.n_fields == 1 && !spec.fixed && !fresh) {  // the usual case
       SlotBuffer& slots = *tile.slots;
@@ -95,10 +100,12 @@ void advance(const ForwardPass& pass, const LayerSpec& spec, const TileOf& tile,
           static_cast<std::size_t>(step_and_record<M, W>(neurons, grad_threshold, columns, masks, record) - record);
       pass.fired[tile.words + list] = masks.fired;
       pass.listed[tile.words + list] = masks.listed;
+      give_potentials();
       return;
     }
     Masks masks = pass.n_traces ? step_with_traces<M, W>(pass, spec, neurons, tile, state, current, fresh)
                                 : step<M, W>(neurons, grad_threshold, current, fresh);
+    give_potentials();
     if (!spec.save && !spec.fixed) masks.listed = masks.fired;
     pass.fired[tile.words + list] = masks.fired;
     pass.listed[tile.words + list] = masks.listed;
@@ -120,13 +127,20 @@ inline TileGrads<M> tile_grads(const BackwardPass& pass, std::size_t first, std:
   return n;
 }
 
-// Calls body(row, b0, n) for the rows of a chunk, together those of n samples from b0 on: groups of samples ascending,
-// steps descending.
+// q += ∂L/∂x of a tile's potentials at one step and sample; q: W numbers, ∂L/∂x of its listed neurons.
+inline void add_potential_grads(const BackwardPass& pass, int t, int sample, std::size_t first, int width, float* q) {
+  const std::size_t left = static_cast<std::size_t>(pass.spec->n) - first;
+  const float* const d = pass.d_potentials.at(t, sample, pass.spec->n) + first;
+  for (int k = 0; k < (left < static_cast<std::size_t>(width) ? static_cast<int>(left) : width); ++k) q[k] += d[k];
+}
+
+// Calls body(row, t, b0, n) for the rows of a chunk, together those of n samples from b0 on: groups of samples
+// ascending, steps descending.
 template <class Body>
 inline void each_step_backwards(const Chunk& chunk, Body&& body) {
   for (int g = chunk.b0; g < chunk.b1; g += group_samples)
     for (int t = chunk.t1 - 1; t >= chunk.t0; --t)
-      body(std::size_t{chunk.row(t, g)}, g, chunk.b1 - g < group_samples ? chunk.b1 - g : group_samples);
+      body(std::size_t{chunk.row(t, g)}, t, g, chunk.b1 - g < group_samples ? chunk.b1 - g : group_samples);
 }
 
 // For a layer whose neurons are not connected to one another, so that ∂L/∂i never leaves the core's cache. The listed
@@ -143,18 +157,22 @@ void grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, flo
     if constexpr (M::adds_q)
       if (spec.adds_q()) {
         alignas(64) float q[group_samples * W] = {};  // of one step: stays in the core's L1
-        each_step_backwards(chunk, [&](std::size_t row, int b0, int n) {
+        each_step_backwards(chunk, [&](std::size_t row, int t, int b0, int n) {
           const std::int32_t begin = j;
           for (; j < end && at_hand.listed[j].place - row * W < std::size_t{group_samples} * W; ++j)
             q[at_hand.listed[j].place - row * W] = at_hand.listed[j].q;
+          for (int k = 0; pass.d_potentials && k < n; ++k) add_potential_grads(pass, t, b0 + k, first, W, q + k * W);
           for (int k = 0; k < n; ++k) grad_row<M, W>(of_sample(b0 + k), q + k * W, d_current + (row + k) * W, nullptr);
-          for (std::int32_t i = begin; i < j; ++i) q[at_hand.listed[i].place - row * W] = 0.0f;
+          if (pass.d_potentials)
+            std::memset(q, 0, sizeof(q));
+          else
+            for (std::int32_t i = begin; i < j; ++i) q[at_hand.listed[i].place - row * W] = 0.0f;
         });
         return;
       }
     const float* const threshold = pass.neuron.entries[M::threshold] + first;
     ListedRows<W> listed;
-    each_step_backwards(chunk, [&](std::size_t first_row, int b0, int n_rows) {
+    each_step_backwards(chunk, [&](std::size_t first_row, int t, int b0, int n_rows) {
       for (int k = 0; k < n_rows; ++k) {
         const std::size_t row = first_row + k;
         const std::int32_t begin = j;
@@ -163,7 +181,9 @@ void grad_tile(const BackwardPass& pass, const ChunkPass& at_hand, int tile, flo
           const int n = static_cast<int>(one.place % W);
           listed.put(n, one.q, one.sigma, one.fired || (spec.fixed && one.x > threshold[n]), one.x);
         }
+        if (pass.d_potentials) add_potential_grads(pass, t, b0 + k, first, W, listed.q);
         grad_row<M, W>(of_sample(b0 + k), d_current + row * W, nullptr, listed, spec.detach_reset);
+        if (pass.d_potentials) std::memset(listed.q, 0, sizeof(listed.q));
         for (std::int32_t i = begin; i < j; ++i) listed.clear(static_cast<int>(at_hand.states[i].place % W));
       }
     });
@@ -227,6 +247,7 @@ inline void spiking_step(const BackwardPass& pass, int t, int sample, float* d_c
       with_ids(pass.lists.wide, pass.lists.at(begin), [&](auto* id) {
         for (std::int64_t j = 0; j < end - begin; ++j) whole[id[j]] = pass.d_slots[begin + j];
       });
+      if (pass.d_potentials) add_potential_grads(pass, t, sample, 0, spec.n, whole);
       for (std::size_t first = 0; first < n_padded; first += W, d_current += stride)
         grad_row<M, W>(tile_grads<M>(pass, first, row + first), whole + first, whole + first, d_current);
       return;
@@ -251,8 +272,10 @@ inline void spiking_step(const BackwardPass& pass, int t, int sample, float* d_c
       });
     silenced.each_below(first, last, silenced_id,
                         [&](int k, std::int64_t) { listed.put(places[n_listed++] = k, 0.0f, 0.0f, true, 0.0f); });
+    if (pass.d_potentials) add_potential_grads(pass, t, sample, first, W, listed.q);
     grad_row<M, W>(tile_grads<M>(pass, first, row + first), whole + first, d_current + p * stride, listed,
                    spec.detach_reset);
+    if (pass.d_potentials) std::memset(listed.q, 0, sizeof(listed.q));
     for (int j = 0; j < n_listed; ++j) listed.clear(places[j]);
   }
 }

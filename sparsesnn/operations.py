@@ -1,19 +1,22 @@
-"""Synaptic operations of a trained network, under the names of NeuroBench.
+"""Synaptic operations of a network, under the names of NeuroBench.
 
 Source: Yik et al. 2025, "The neurobench framework for benchmarking neuromorphic computing algorithms and systems", and the
-keys that its harness prints. A model execution is one sample with all its steps.
+keys that its harness prints. A model execution is one sample with all its steps. `sparsesnn.neurobench` runs that harness.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sparsesnn.engines import Engine
+from sparsesnn.engines.module import Model
+from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.host.comm import Grid
 from sparsesnn.layers import fires
 from sparsesnn.output import Output
 from sparsesnn.parameters import incoming_of
@@ -24,22 +27,77 @@ from sparsesnn.synapses import Synapses
 _NEUROBENCH = {"accuracy": "classification_accuracy"}
 
 
+def count_operations(model: Model, batches: SpikeBatch | Iterable[Any]) -> dict[str, Any]:
+    """Runs a model on spikes, and returns its synaptic operations, sparsities and size under the names of NeuroBench 2.
+
+    Args:
+        model: any model; it runs in evaluation, without gradients, and is left as it was.
+        batches: a `SpikeBatch`, or several; of a tuple such as (spikes, labels), the first entry.
+
+    Returns:
+        `SynapticOperations`, numbers per sample: `Effective_ACs`, one for each synapse with a nonzero weight that a spike reaches within
+        the sequence; `Effective_MACs`, the same for spikes with values; `Dense`, all synapses in every step.
+        `ActivationSparsity`: 1 - spikes per neuron and step, over all spiking populations. `ConnectionSparsity`: the share of pairs of
+        neurons without a synapse or with a zero weight. `ParameterCount`; `Footprint`: bytes of parameters and buffers.
+
+    Errors: `ShapeError` for anything but spikes, and for no samples; `DescriptionError` for a model over ranks.
+    """
+    if model.parts:
+        raise DescriptionError("count_operations: the model is divided over ranks; give a model of one process")
+    counted = Operations(model)
+    with in_evaluation(model):
+        for batch in [batches] if isinstance(batches, SpikeBatch) else batches:
+            spikes = batch[0] if isinstance(batch, (tuple, list)) else batch
+            if not isinstance(spikes, SpikeBatch):
+                kind = type(spikes).__name__
+                raise ShapeError(
+                    f"count_operations: a batch is a {kind}; give SpikeBatch.from_dense(spikes), or several"
+                )
+            counted.add(spikes, model(spikes))
+    found = counted.neurobench({})
+    if not found:
+        raise ShapeError("count_operations: got no samples; give at least one batch of spikes")
+    return {
+        "Footprint": found["footprint"],
+        "ParameterCount": sum(p.numel() for p in model.parameters()),
+        "ConnectionSparsity": found["connection_sparsity"],
+        "ActivationSparsity": found["activation_sparsity"],
+        "SynapticOperations": found["synaptic_operations"],
+    }
+
+
+@contextmanager
+def in_evaluation(model: torch.nn.Module) -> Iterator[None]:
+    """Context in which a model runs in evaluation, without gradients; then its modules train again as before."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
 class Operations:
     """Counts the operations for the spikes of evaluated batches; whole numbers, so that sums do not depend on ranks.
 
     A spike that arrives counts one accumulate operation for each synapse of its sender with a nonzero weight; a spike with a
     value, one multiply-accumulate. A spike whose delay ends after the last step costs nothing. Each rank counts its own samples and its own neurons' synapses.
+
+    Args:
+        model: its weights must not change between batches.
+        grid: the ranks that run it together; None: this process alone.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine, self.network = engine, engine.network
+    def __init__(self, model: Model, grid: Grid | None = None) -> None:
+        self.model, self.network, self.grid = model, model.network, grid or Grid.alone()
         self.n_samples = self.effective = self.multiplied = self.dense = self.n_spikes = self.n_places = 0
         self.countable = True
         self.fan_out: dict[str, Tensor] = {}
         for name in self.network.receivers():
-            layer = engine.model.layers[name]
             for c in incoming_of(self.network, name):
-                self.fan_out[f"{name}/{c.name}"] = _fan_out(layer, c)
+                self.fan_out[f"{name}/{c.name}"] = fan_out(model.layers[name], c)
 
     def add(self, inputs: SpikeBatch, output: Output) -> None:
         """Counts one batch; if an engine, such as an IPU, does not return spikes, nothing is counted."""
@@ -58,18 +116,18 @@ class Operations:
             n = self.network.populations[name].n
             for c in incoming_of(self.network, name):
                 sender = next(k.pre for k in self.network.incoming(name) if k.name == c.name)
-                fan_out = self.fan_out[f"{name}/{c.name}"]
+                layer: Any = self.model.layers[name]
                 delay: int | Tensor = c.delay
                 if c.axonal:
-                    delay = c.delay + self.engine.model.layers[name].axonal_delays(c).detach().round().long().cpu()
-                n_operations = int((_arrivals(spikes[sender], delay) * fan_out).sum())
+                    delay = c.delay + layer.axonal_delays(c).detach().round().long().cpu()
+                n_operations = int((_arrivals(spikes[sender], delay) * self.fan_out[f"{name}/{c.name}"]).sum())
                 if getattr(spikes[sender], "graded", False):
                     self.multiplied += n_operations
                 else:
                     self.effective += n_operations
-                if self.engine.grid.shards.rank == 0:
-                    self.dense += n_samples * n_steps * _pairs(c.synapses, c.n_pre, n)
-        if self.engine.grid.shards.rank == 0:
+                if self.grid.shards.rank == 0:
+                    self.dense += n_samples * n_steps * n_pairs(c.synapses, c.n_pre, n)
+        if self.grid.shards.rank == 0:
             self.n_samples += n_samples
             fired = [x for name, x in spikes.items() if name != first]
             self.n_spikes += sum(int(_arrivals(x, 0).sum()) for x in fired)
@@ -78,8 +136,8 @@ class Operations:
             )
 
     def neurobench(self, scores: Mapping[str, float | None]) -> dict[str, Any]:
-        """NeuroBench's keys, of all ranks together; empty if the engine returned no spikes. `scores`: see `Tally.scores`."""
-        grid, model = self.engine.grid, self.engine.model
+        """NeuroBench's keys, of all ranks together; empty if the engine returned no spikes. `scores`: such as {"accuracy": 0.9}."""
+        grid, model = self.grid, self.model
         tensors = [*model.parameters(), *model.buffers()] if grid.replicas.rank == 0 else []
         own = [x for x in tensors if x.ndim or grid.shards.rank == 0]
         weights = list(self.fan_out.values()) if grid.replicas.rank == 0 else []
@@ -93,7 +151,7 @@ class Operations:
             "places": self.n_places,
             "bytes": sum(x.numel() * x.element_size() for x in own),
             "not_zero": sum(int(x.sum()) for x in weights),
-            "weights": sum(_pairs(c.synapses, *self.network.ends(c)) for c in self.network.connections)
+            "weights": sum(n_pairs(c.synapses, *self.network.ends(c)) for c in self.network.connections)
             if grid.is_first
             else 0,
         }
@@ -114,12 +172,12 @@ class Operations:
         }
 
 
-def _pairs(kind: Synapses, n_pre: int, n_post: int) -> int:
+def n_pairs(kind: Synapses, n_pre: int, n_post: int) -> int:
     """Pairs of neurons that a connection joins, with or without a synapse; for a convolution those in its windows."""
     return n_pre * n_post if kind.is_matrix else kind.n_products(n_pre, n_post)
 
 
-def _fan_out(layer: Any, c: Any) -> Tensor:
+def fan_out(layer: Any, c: Any) -> Tensor:
     """int64[n_pre], the synapses with nonzero weights of each sender, to this rank's neurons."""
     weight: Tensor = layer.weight(c).detach().cpu()
     if not weight.numel():  # only pools, or another rank's
