@@ -59,7 +59,7 @@ class NeuroBenchModel:
         return self._net
 
     def __call__(self, batch: Any) -> Tensor:
-        spikes = batch if isinstance(batch, (SpikeBatch, Currents)) else self._inputs(batch)
+        spikes: Any = batch if isinstance(batch, (SpikeBatch, Currents)) else self._inputs(batch)
         with in_evaluation(self.model):
             output = self.model(spikes)
         sent = {self.model.source: spikes.to_dense(), **{name: as_tensor(x) for name, x in output.spikes.items()}}
@@ -215,7 +215,7 @@ class _Population:
         self.layer: Any = type(_NAMES.get(kind, kind.__name__), (), {})()
         self.layer._reset_mechanism = getattr(population, "reset", None)
         self.activation_outputs: list[Tensor] = []
-        self._inputs: list[SpikeBatch | Currents] = []
+        self._inputs: list[Any] = []  # `SpikeBatch` or `Currents`
 
     def ran(self, spikes: Tensor, inputs: SpikeBatch | Currents) -> None:
         """Keeps the spikes of a pass, and the network's input."""

@@ -58,7 +58,8 @@ def count_operations(model: Model, batches: SpikeBatch | Iterable[Any]) -> dict[
                 raise ShapeError(
                     f"count_operations: a batch is a {kind}; give SpikeBatch.from_dense(spikes), or several"
                 )
-            counted.add(spikes, model(spikes))
+            given: Any = spikes
+            counted.add(spikes, model(given))
     found = counted.neurobench({})
     if not found:
         raise ShapeError("count_operations: got no samples; give at least one batch of spikes")
