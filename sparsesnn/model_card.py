@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.network import Network
+from sparsesnn.network import Network, gives_currents
 from sparsesnn.options import number
 from sparsesnn.wording import printable
 
@@ -89,7 +89,10 @@ def _body(card: ModelCard, title: str, network: Network, version: str) -> Iterat
     yield "import sparsesnn as ss"
     yield ""
     yield 'model = ss.Model.load("FOLDER")  # this folder; from the hub: ss.Model.from_pretrained("NAME/MODEL")'
-    yield f"output = model(ss.SpikeBatch.from_dense(spikes))  # a tensor [T, B, {n_inputs}] of 0 and 1"
+    if gives_currents(network):
+        yield f"output = model(currents)  # a tensor [T, B, {n_inputs}]"
+    else:
+        yield f"output = model(ss.SpikeBatch.from_dense(spikes))  # a tensor [T, B, {n_inputs}] of 0 and 1"
     yield "```"
     yield ""
     yield from _table(

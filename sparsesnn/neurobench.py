@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparsesnn.currents import Currents
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.runner import as_tensor, delayed_tensor
 from sparsesnn.errors import ShapeError
@@ -37,7 +38,7 @@ class NeuroBenchModel:
     """A `Model` that NeuroBench runs and measures.
 
     A batch is spikes [B, T, N], or [B, T, height, width, channels] in the order of the network's input ([B, T, channels, height, width] if
-    that is `channels_first`), or a `SpikeBatch`. Entries other than 0 and 1 are graded spikes, which NeuroBench counts as
+    that is `channels_first`), or a `SpikeBatch`; of a network with `Input(currents=True)`, currents [B, T, N]. Entries other than 0 and 1 are graded spikes, which NeuroBench counts as
     multiply-accumulates. The result is what it compares with the targets, or passes on to the first postprocessor: spikes [B, T, N] of the last
     population, or potentials [B, T, N] of a readout.
 
@@ -58,7 +59,7 @@ class NeuroBenchModel:
         return self._net
 
     def __call__(self, batch: Any) -> Tensor:
-        spikes = batch if isinstance(batch, SpikeBatch) else self._spikes(batch)
+        spikes: Any = batch if isinstance(batch, (SpikeBatch, Currents)) else self._inputs(batch)
         with in_evaluation(self.model):
             output = self.model(spikes)
         sent = {self.model.source: spikes.to_dense(), **{name: as_tensor(x) for name, x in output.spikes.items()}}
@@ -76,7 +77,8 @@ class NeuroBenchModel:
                 self.activation_hooks.append(_Population(self.model, name, population))
             senders = {c.name: c.pre for c in network.incoming(name)}
             for c in incoming_of(network, name):
-                self.connection_hooks.append(_Connection(self.model.layers[name], c, senders[c.name]))
+                if not c.synapses.gives_currents:
+                    self.connection_hooks.append(_Connection(self.model.layers[name], c, senders[c.name]))
 
     def reset_hooks(self) -> None:
         """Called by the harness after each batch."""
@@ -92,7 +94,7 @@ class NeuroBenchModel:
 
     close_hooks = cleanup_hooks
 
-    def _spikes(self, batch: Any) -> SpikeBatch:
+    def _inputs(self, batch: Any) -> SpikeBatch | Currents:
         n = self.model.network.populations[self.model.source].n
         given = torch.as_tensor(batch)
         if given.ndim < 3 or given.shape[2:].numel() != n:
@@ -101,6 +103,8 @@ class NeuroBenchModel:
                 "turns (data, targets) into (spikes, targets)"
             )
         flat = given.detach().flatten(2)
+        if self.model.reads_currents:
+            return Currents.of(flat.transpose(0, 1), None, "NeuroBenchModel", n)
         is_graded = not bool(((flat == 0) | (flat == 1)).all())
         return SpikeBatch.from_dense(flat, batch_first=True, graded=is_graded)
 
@@ -211,9 +215,9 @@ class _Population:
         self.layer: Any = type(_NAMES.get(kind, kind.__name__), (), {})()
         self.layer._reset_mechanism = getattr(population, "reset", None)
         self.activation_outputs: list[Tensor] = []
-        self._inputs: list[SpikeBatch] = []
+        self._inputs: list[Any] = []  # `SpikeBatch` or `Currents`
 
-    def ran(self, spikes: Tensor, inputs: SpikeBatch) -> None:
+    def ran(self, spikes: Tensor, inputs: SpikeBatch | Currents) -> None:
         """Keeps the spikes of a pass, and the network's input."""
         self.activation_outputs.append(spikes)
         self._inputs.append(inputs)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsesnn.currents import Currents
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import DescriptionError, ShapeError
 from sparsesnn.host.comm import Grid
@@ -32,7 +33,8 @@ def count_operations(model: Model, batches: SpikeBatch | Iterable[Any]) -> dict[
 
     Args:
         model: any model; it runs in evaluation, without gradients, and is left as it was.
-        batches: a `SpikeBatch`, or several; of a tuple such as (spikes, labels), the first entry.
+        batches: a `SpikeBatch`, or several; of a tuple such as (spikes, labels), the first entry. Of a network with
+            `Input(currents=True)`: currents float32[T, B, N], which pass no synapses and cost no operation.
 
     Returns:
         `SynapticOperations`, numbers per sample: `Effective_ACs`, one for each synapse with a nonzero weight that a spike reaches within
@@ -46,14 +48,18 @@ def count_operations(model: Model, batches: SpikeBatch | Iterable[Any]) -> dict[
         raise DescriptionError("count_operations: the model is divided over ranks; give a model of one process")
     counted = Operations(model)
     with in_evaluation(model):
-        for batch in [batches] if isinstance(batches, SpikeBatch) else batches:
+        for batch in [batches] if isinstance(batches, (SpikeBatch, Currents, Tensor)) else batches:
             spikes = batch[0] if isinstance(batch, (tuple, list)) else batch
-            if not isinstance(spikes, SpikeBatch):
+            if model.reads_currents:
+                n_inputs = model.network.populations[model.source].n
+                spikes = Currents.of(spikes, None, "count_operations", n_inputs)
+            elif not isinstance(spikes, SpikeBatch):
                 kind = type(spikes).__name__
                 raise ShapeError(
                     f"count_operations: a batch is a {kind}; give SpikeBatch.from_dense(spikes), or several"
                 )
-            counted.add(spikes, model(spikes))
+            given: Any = spikes
+            counted.add(spikes, model(given))
     found = counted.neurobench({})
     if not found:
         raise ShapeError("count_operations: got no samples; give at least one batch of spikes")
@@ -99,7 +105,7 @@ class Operations:
             for c in incoming_of(self.network, name):
                 self.fan_out[f"{name}/{c.name}"] = fan_out(model.layers[name], c)
 
-    def add(self, inputs: SpikeBatch, output: Output) -> None:
+    def add(self, inputs: SpikeBatch | Currents, output: Output) -> None:
         """Counts one batch; if an engine, such as an IPU, does not return spikes, nothing is counted."""
         first = self.network.inputs[0]
         n_steps, n_samples = inputs.n_steps, inputs.n_samples
@@ -115,6 +121,8 @@ class Operations:
         for name in self.network.receivers():
             n = self.network.populations[name].n
             for c in incoming_of(self.network, name):
+                if c.synapses.gives_currents:
+                    continue
                 sender = next(k.pre for k in self.network.incoming(name) if k.name == c.name)
                 layer: Any = self.model.layers[name]
                 delay: int | Tensor = c.delay

@@ -116,18 +116,19 @@ class SavedRun:
         self.model.save(folder, card=card or self.card(), overwrite=overwrite)
 
     def card(self) -> ModelCard:
-        """The data, the configuration without places on this machine, and, of a finished run, the accuracy and activity of the test part."""
-        scores: dict[str, float] = {}
+        """The data, the configuration without places on this machine, and, of a finished run, the scores and activity of the test part."""
+        scores: dict[str, float | None] = {}
         activity: Mapping[str, float] = {}
         if (self.folder / RESULT).exists():
             result = Result.read(self.folder)
             if self.epoch == result.best_epoch:
-                scores, activity = {"accuracy": result.test_accuracy}, result.activity
+                scores = {"accuracy": result.test_accuracy, "rmse": result.test_rmse, "r2": result.test_r2}
+                activity = result.activity
             elif self.epoch == result.n_epochs:
-                scores = {"accuracy": result.test_accuracy_last}
+                scores = {"accuracy": result.test_accuracy_last, "rmse": result.test_rmse_last}
         return ModelCard(
             dataset=self.config.data.name,
-            scores=scores,
+            scores={name: score for name, score in scores.items() if score is not None},
             activity=activity,
             command=f"sparsesnn train --config config.toml    # sparsesnn {self.version}; these are the weights after epoch {self.epoch}",
             text=f"with this `config.toml`:\n\n```toml\n{tomli_w.dumps(_without_paths(self.config.to_dict()))}```\n",

@@ -130,6 +130,14 @@ def test_the_same_bits_come_back(kind: str, tmp_path: Path) -> None:
     assert max(one.activity().values()) > 0
 
 
+def test_a_network_that_reads_currents(tmp_path: Path) -> None:
+    model = loud(ss.Network.chain(ss.Input(6, currents=True), ss.LIF(6), ss.LI(3)))
+    model.save(tmp_path / "a")
+    currents = torch.rand(T, B, 6)
+    assert torch.equal(ss.Model.load(tmp_path / "a")(currents).potentials, model(currents).potentials)
+    assert "model(currents)  # a tensor [T, B, 6]" in (tmp_path / "a" / "README.md").read_text()
+
+
 @pytest.mark.parametrize("make", [weight_normed, pruned])
 def test_computed_weights_come_back_as_their_values(make: Callable[[], ss.Model], tmp_path: Path) -> None:
     model = make()

@@ -118,6 +118,25 @@ def test_the_model_keeps_its_modes_and_counters() -> None:
     assert int(model.layers["hidden"].training_steps) == 0
 
 
+def test_currents_cost_no_operation() -> None:
+    network = ss.Network.chain(ss.Input(6, currents=True), ss.LIF(6, recurrent=True), ss.LI(3))
+    model = ss.Model(network)
+    currents = torch.rand(T, B, 6, generator=torch.Generator().manual_seed(0))
+    found = ss.count_operations(model, currents)
+    hidden = model(currents).spikes["hidden"].to_dense()
+    assert found["SynapticOperations"] == {
+        "Effective_MACs": 0.0,
+        "Effective_ACs": (int(hidden[: T - 1].sum()) * 6 + int(hidden.sum()) * 3) / B,
+        "Dense": T * (6 * 6 + 6 * 3),
+    }
+    assert int(hidden.sum()) > 10
+    wrapped = NeuroBenchModel(model)
+    wrapped.register_hooks()
+    assert torch.equal(wrapped(currents.transpose(0, 1)).transpose(0, 1), model(currents).potentials)
+    assert [hook.c.name for hook in wrapped.connection_hooks] == ["hidden->hidden", "hidden->output"]
+    assert [hook.inputs[0].shape for hook in wrapped.connection_hooks] == [(T * B, 6)] * 2
+
+
 @pytest.mark.parametrize("given", [[], [torch.ones(T, B, N_IN)], [(torch.ones(1),)]])
 def test_other_batches_are_refused(given: Any) -> None:
     with pytest.raises(ss.errors.ShapeError, match=r"count_operations.*(SpikeBatch\.from_dense|at least one)"):

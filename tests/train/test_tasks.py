@@ -106,6 +106,12 @@ def test_a_run_of_each_task(tmp_path: Path, source: str, kind: str) -> None:
     assert evaluated[key] == getattr(result, f"test_{key}")
     assert evaluated["loss"] == result.test_loss
     assert evaluated["task"] == TASKS[kind]
+    load_run(tmp_path / "run").save(tmp_path / "model")
+    card = (tmp_path / "model" / "README.md").read_text()
+    names = ["rmse", "r2"] if has_values else ["accuracy"]
+    assert f"metrics: {json.dumps(names)}" in card
+    assert f"| {key} | {evaluated[key]:.6g} |" in card
+    assert str(tmp_path) not in card
 
 
 def _n_labels(folder: Path, data: str) -> int:
