@@ -47,7 +47,7 @@ class EventSet:
     Args:
         ids: uint16[S] (int32 when N > 65,536), neuron ids of all samples.
         n_spikes: uint8, uint16 or int32[n, T], length of each list.
-        labels: what the samples teach, in one of four forms, see `sparsesnn.task.Task`: the class of each sample, int64[n]; the class of
+        labels: in one of four forms, see `sparsesnn.task.Task`: the class of each sample, int64[n]; the class of
             each step, int8 to int64 [n, T], -1: no label; values of each sample, float32[n, K]; values of each step, float32[n, T, K],
             NaN: no value.
         n_neurons, n_classes: N and the number of classes; 0 classes if samples have values.
@@ -195,7 +195,7 @@ class EventSet:
         form, numbers = one_form(forms, len(arrays), n_steps, "from_events")
         names = [str(name) for name in given or ()] if form == "step_labels" else []
         if form == "labels":
-            assert labels is not None, "one_form has checked that there is one form"
+            assert labels is not None, "one_form has checked it"
             numbers, names = numbered(labels, "from_events: labels", given, only_texts=classes is None)
             one_label_each(numbers.size, [t_us.size for t_us, _ in arrays], "from_events: labels", whole(n_steps))
             warn_of_other_texts(names, "from_events", chosen=given is not None, stacklevel=4)

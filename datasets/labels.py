@@ -26,7 +26,7 @@ FORMS: Mapping[str, str] = {
 
 
 def check_labels(labels: Array, n: int, n_steps: int, n_classes: int) -> None:
-    """`DataError` unless these are labels of n samples of so many steps, in one of the four forms."""
+    """`DataError` unless these are labels of n samples of `n_steps` steps, in one of the four forms."""
     has_values, got = labels.dtype.kind == "f", f"{labels.dtype}{list(labels.shape)}"
     allowed = (
         {(np.dtype(np.float32), (n, *labels.shape[1:2])), (np.dtype(np.float32), (n, n_steps, *labels.shape[2:3]))}

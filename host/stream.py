@@ -58,8 +58,8 @@ class Stream:
         seed: of the order and of the augmentation.
         augment: changes to the samples; None: no changes.
         bucket_batches: batches sorted by length together; 0 or 1: none. Needs `shuffle`.
-        balance: draw all classes equally often: an epoch has as many samples as before, those of rare classes several times, and of
-            frequent classes a part, other ones in each epoch. Needs `shuffle`, and a class for each sample.
+        balance: draw all classes equally often: the length of an epoch stays; samples of rare classes appear several times, and of
+            frequent classes a part, a different one in each epoch. Needs `shuffle`, and a class for each sample.
         drop_last: leave out the last batch if it is smaller; its samples are not used in that epoch.
         prefetch: batches made ahead; 0 makes each one on request, without a thread. With 2, one is filled while another
             waits; more, which are small, bridge moments in which other processes have the cores.

@@ -1,4 +1,4 @@
-"""The task of a data set: what its samples teach."""
+"""The task of a data set: its samples have a class or values, each as a whole or step by step."""
 
 from __future__ import annotations
 

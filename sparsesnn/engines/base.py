@@ -58,7 +58,7 @@ class Training:
     Args:
         n_classes: C; of a task with values K.
         decoding: decoding of the readout, see `sparsesnn.decoding.decode`.
-        task: what the samples teach.
+        task: the kind of labels.
         class_weights: [C], weights of the classes in the loss of training; None: equal.
         batch: samples per step, over all replicas.
         seed: seed of the initial weights.

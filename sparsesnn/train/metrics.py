@@ -221,7 +221,7 @@ class Result:
             returns no spikes.
         extended: epochs at which the finished run was extended; without any, the run follows from the configuration alone.
         per_class: of the test part: class, name, n_samples (labeled steps, if steps have labels), precision, recall and f1.
-        task: what the samples teach, see `sparsesnn.task.Task`.
+        task: the kind of labels, see `sparsesnn.task.Task`.
         test_rmse, test_r2, test_rmse_last, valid_rmse: of values, as the accuracies; None for classes.
         machine: for an IPU: measured capacities of lists, and, if emulated, cycles of a training step (`sparsesnn.ipu.cycles`).
         ranks: if there were several: their grid, and the traffic of each in training (`rank_traffic`).

@@ -76,7 +76,7 @@ class Predictions:
     Args:
         samples: index of each sample in its split of the data.
         names: of the classes; empty if the data has none.
-        task: what the samples teach.
+        task: the kind of labels.
     """
 
     samples: Sequence[int] = ()
