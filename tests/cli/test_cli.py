@@ -227,7 +227,7 @@ def test_seeds(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     ("arguments", "code", "message"),
     [
         (["train"], 2, f"the data set is missing; give one of {', '.join(datasets.NAMES)}"),
-        (["train", "configs/digits.toml"], 2, "synthetic; a file is given as --config configs/digits.toml"),
+        (["train", "configs/digits.toml"], 2, "yin_yang; a file is given as --config configs/digits.toml"),
         (
             ["train", "mnist"],
             2,
