@@ -9,13 +9,14 @@ This is the specification, in NumPy; `host/src/data/batch.cpp` makes the same ba
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sparsesnn.datasets import hashing
+from sparsesnn.datasets import direct, hashing
 from sparsesnn.datasets.sensor import Sensor
 from sparsesnn.errors import ConfigError
 from sparsesnn.options import check, option, options_of
@@ -97,14 +98,21 @@ class Augment:
         """False if every strength is 0, so that nothing changes."""
         return any(getattr(self, name) for name in options_of(Augment))
 
-    def check(self, sensor: Sensor | None, task: Task = PLAIN) -> None:
-        """Raises `ConfigError` if a change does not apply to the data: image changes need a sensor, channel changes none, and changes
-        that combine samples need labels that can be combined."""
+    def check(
+        self, sensor: Sensor | None, task: Task = PLAIN, description: Mapping[str, Any] | None = None
+    ) -> None:
+        """Raises `ConfigError` if a change does not apply to the data: image changes need a sensor, channel changes none; changes
+        that combine samples need labels that can be combined; direct encoding allows none."""
         for name, fits in (("blend", task.is_plain), ("mix", task.per_step or not task.has_values)):
             if getattr(self, name) and not fits:
                 raise ConfigError(
                     f"augment: {name} combines samples of classes, but the task of this data is: {task}; set it to 0"
                 )
+        if self and direct.steps_of(description or {}) is not None:
+            raise ConfigError(
+                f"augment: is {self}, which moves or drops spikes, but direct encoding gives every step the same numbers; set all to 0, or "
+                "choose another data.encoding"
+            )
         for name in _SPATIAL if sensor is None else _CHANNELS:
             if getattr(self, name):
                 change = "is for the images of a camera" if sensor is None else "is for rows of channels"

@@ -11,6 +11,8 @@ darkness 1 - x / 16. A neuron fires once, earlier for a stronger value, at the s
 and not at all at strength 0. The last `tail` steps are empty and give the network time to answer. So every image makes
 at most 128 spikes, always in the same places: nothing here is random.
 
+With `encoding = "direct"` there are 64 neurons instead, one for each pixel, whose value at every step is x / 16; see `direct.py`.
+
 Split: a quarter of each class is the test part, chosen by a fixed hash, the same on every machine.
 """
 
@@ -22,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sparsesnn.datasets import hashing
+from sparsesnn.datasets import direct, hashing
 from sparsesnn.datasets.binning import bin_events
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.errors import MissingDependencyError
@@ -48,6 +50,7 @@ class Options:
     """How images become spikes."""
 
     n_steps: int = option(24, "steps of a sample; brightness becomes time", low=8, high=1_000_000)
+    encoding: str = option("latency", direct.HELP, choices=direct.ENCODINGS)
 
 
 def load(*, split: str, options: Options, **files: Any) -> EventSet:
@@ -59,6 +62,22 @@ def load(*, split: str, options: Options, **files: Any) -> EventSet:
     n_steps = options.n_steps
     images, labels = load_digits(return_X_y=True)
     chosen = np.flatnonzero(_is_test(labels) == (split == "test"))
+    description = {
+        "name": "digits",
+        "split": split,
+        "n_steps": n_steps,
+        "source": "UCI Optical Recognition of Handwritten Digits, test part, as shipped by scikit-learn",
+        "license": LICENSE,
+        "classes": [str(digit) for digit in range(10)],
+    }
+    if options.encoding == "direct":
+        return EventSet(
+            **direct.lists_of(images[chosen].astype(np.uint8)),
+            labels=labels[chosen].astype(np.int64),
+            n_neurons=_N_PIXELS,
+            n_classes=10,
+            description={**description, "direct": {"n_steps": n_steps, "unit": 1 / _BRIGHTEST}},
+        )
     binned = bin_events(
         [encode(image, n_steps) for image in images[chosen]],
         n_neurons=2 * _N_PIXELS,
@@ -72,14 +91,7 @@ def load(*, split: str, options: Options, **files: Any) -> EventSet:
         labels=labels[chosen].astype(np.int64),
         n_neurons=binned.n_neurons,
         n_classes=10,
-        description={
-            "name": "digits",
-            "split": split,
-            "n_steps": n_steps,
-            "source": "UCI Optical Recognition of Handwritten Digits, test part, as shipped by scikit-learn",
-            "license": LICENSE,
-            "classes": [str(digit) for digit in range(10)],
-        },
+        description=description,
     )
 
 

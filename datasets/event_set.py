@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from sparsesnn.arguments import named, renamed
+from sparsesnn.datasets import direct
 from sparsesnn.datasets.augment import Augment
 from sparsesnn.datasets.binning import Binned, bin_events
 from sparsesnn.datasets.classes import count_classes, numbered, one_label_each, warn_of_other_texts
@@ -119,6 +120,11 @@ class EventSet:
         if self.ids.size and not 0 <= int(self.ids.min()) <= int(self.ids.max()) < self.n_neurons:
             raise DataError(
                 f"EventSet: ids run from {self.ids.min()} to {self.ids.max()}; allowed: 0 to {self.n_neurons - 1}"
+            )
+        if direct.steps_of(self.description) is not None and (self.values is None or self.n_spikes.shape[1] != 1):
+            raise DataError(
+                f"EventSet: direct encoding with n_spikes {list(self.n_spikes.shape)} and {'no ' * (self.values is None)}values; give one "
+                "list for each sample, [samples, 1], and values"
             )
         object.__setattr__(self, "sample_starts", starts)
 
@@ -333,7 +339,12 @@ class EventSet:
     @property
     def n_steps(self) -> int:
         """T."""
-        return int(self.n_spikes.shape[1])
+        return direct.steps_of(self.description) or int(self.n_spikes.shape[1])
+
+    @property
+    def unit(self) -> float:
+        """The number that a value of 1 stands for in a batch: 1, except for direct encoding (`sparsesnn.datasets.direct`)."""
+        return direct.unit_of(self.description)
 
     @property
     def n_events(self) -> int:
@@ -416,7 +427,7 @@ class EventSet:
         if augment:
             if rng is None:
                 raise ConfigError("batch: augment is given but rng is not; give rng=(seed, epoch)")
-            augment.check(self.sensor, self.task)
+            augment.check(self.sensor, self.task, self.description)
             return self._augmented(chosen, rng, augment, self._partners(partners))
         return self._plain(chosen)
 
@@ -575,8 +586,9 @@ class EventSet:
             n_steps=self.n_steps,
             n_samples=n_samples,
             n_neurons=self.n_neurons,
-            values=None if values is None else torch.from_numpy(values.astype(np.float32)),
+            values=None if values is None else torch.from_numpy(values.astype(np.float32) * np.float32(self.unit)),
             graded=values is not None,
+            repeats=direct.steps_of(self.description) is not None,
         )
 
 

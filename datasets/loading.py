@@ -22,6 +22,7 @@ _MODULES = {
     "digits": "digits",
     "dvsgesture": "dvs_gesture",
     "events": "events",
+    "mnist": "mnist",
     "nmnist": "nmnist",
     "qtdb": "qtdb",
     "shd": "shd",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sparsesnn import _core
-from sparsesnn.datasets import hashing
+from sparsesnn.datasets import direct, hashing
 from sparsesnn.datasets.augment import Augment, classmates, rotations
 from sparsesnn.datasets.event_set import EventSet
 from sparsesnn.spikes import SpikeBatch
@@ -47,7 +47,7 @@ class Batches:
         self.partners = partners
         self._mates: tuple[Indices, Indices] | tuple[None, None] = (None, None)
         if self.augment:
-            self.augment.check(event_set.sensor, event_set.task)
+            self.augment.check(event_set.sensor, event_set.task, event_set.description)
             if self.augment.blend:
                 self._mates = classmates(event_set.labels, partners)
 
@@ -72,8 +72,9 @@ class Batches:
             n_steps=source.n_steps,
             n_samples=chosen.size,
             n_neurons=source.n_neurons,
-            values=None if values is None else torch.from_numpy(values),
+            values=None if values is None else torch.from_numpy(values if source.unit == 1 else values * np.float32(source.unit)),
             graded=values is not None,
+            repeats=direct.steps_of(source.description) is not None,
         )
 
     def _labels(self, chosen: Indices, epoch: int) -> Tensor:

@@ -38,6 +38,10 @@ class Currents:
 
         Errors: `ShapeError` for other shapes and for spike lists; `NumericError` for NaN and infinite values.
         """
+        if getattr(given, "graded", False):  # numbers in lists, such as those of `encode.direct`
+            dense = given.to_dense()
+            constant = given.repeats
+            return cls.of(dense[0] if constant and len(dense) else dense, given.n_steps if constant else None, who, n_neurons)
         if isinstance(given, cls):
             return cls.of(given.values, given.n_steps if given.is_constant else None, who, n_neurons)
         if hasattr(given, "n_spikes") or hasattr(given, "fired"):

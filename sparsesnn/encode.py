@@ -20,7 +20,7 @@ from sparsesnn.options import plain
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.tensor_like import plain_tensor
 
-__all__ = ["rate", "latency", "delta"]
+__all__ = ["rate", "latency", "delta", "direct"]
 
 
 @named
@@ -100,6 +100,28 @@ def delta(x: Any, threshold: float, *, off: bool = True) -> SpikeBatch:
             yield torch.cat([up, down], 1) if off else up
 
     return _lists(fired(), n_steps, n_samples, signal.shape[2] * (2 if off else 1))
+
+
+@named
+def direct(x: Any, n_steps: int) -> SpikeBatch:
+    """The values themselves, the same at all steps: no random numbers, and as many spikes with a value as there are values.
+
+    Args:
+        x: float[B, ...], tensor or array, finite; 0 makes no spike.
+        n_steps: T, 1 or more.
+
+    Returns: T = `n_steps`, B, N, with one list for each sample (`SpikeBatch.constant`): the first layer of the backend `cpu`
+        computes its current once.
+    Errors: `ShapeError` for no sample axis or T below 1; `SpikeListError` for NaN and infinity.
+    Source: direct encoding, as in Rueckauer et al. 2017 and snnTorch's tutorials, which give an image at every step.
+    """
+    n_steps = plain(n_steps)
+    values = plain_tensor(x, "direct: x").detach().cpu().float()
+    if values.ndim < 2:
+        raise ShapeError(f"direct: x has shape {list(values.shape)}; give [B, ...], such as x[None] for one sample")
+    if type(n_steps) is not int or n_steps < 1:
+        raise ShapeError(f"direct: n_steps is {n_steps!r}; give a whole number from 1 up")
+    return SpikeBatch.constant(values.flatten(1), n_steps)
 
 
 def _samples(x: Any, n_steps: int, what: str) -> Tensor:

@@ -6,6 +6,7 @@ entries are `ids[offsets[i]:offsets[i+1]]`: first `n_spikes[i]` neurons that fir
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -44,6 +45,7 @@ class SpikeBatch:
         dropped: int32[T·B], number of dropped candidates; None if nothing can be dropped.
         graded: whether spikes may have values other than 1, such as counts. A spike then adds value · weight to a
             current, and `values` is not None.
+        repeats: there is one list for each sample, [B] instead of [T·B], which holds at every step; see `constant`.
     """
 
     offsets: Tensor
@@ -55,6 +57,7 @@ class SpikeBatch:
     values: Tensor | None = None
     dropped: Tensor | None = None
     graded: bool = False
+    repeats: bool = False
 
     def __post_init__(self) -> None:
         if not (type(self.n_steps) is type(self.n_samples) is type(self.n_neurons) is int):
@@ -63,11 +66,13 @@ class SpikeBatch:
     def __repr__(self) -> str:
         n_spikes = int(self.n_spikes.sum())
         near, dropped = self.ids.numel() - n_spikes, self.n_dropped()
+        n_spikes *= self._times
         return (
             f"SpikeBatch(T={self.n_steps}, B={self.n_samples}, N={self.n_neurons}: {n_spikes:,} spikes"
             + (f", {near:,} near-spikes" if near else "")
             + (f", {dropped:,} dropped" if dropped else "")
             + (", graded" if self.graded else "")
+            + (", the same at all steps" if self.repeats else "")
             + f", activity {100 * self.activity():.3g} %)"
         )
 
@@ -158,6 +163,32 @@ class SpikeBatch:
             neuron.cpu().numpy(), n_listed.cpu().numpy(), n_steps, n_samples, n_neurons, fired.sum(1).cpu().numpy()
         ).to(spikes.device)
         return replace(batch, values=flat[row, neuron].float(), graded=graded) if learns or graded else batch
+
+    @classmethod
+    def constant(cls, values: Tensor | npt.ArrayLike, n_steps: int) -> SpikeBatch:
+        """Makes a batch of numbers that are the same at all steps, such as the brightness of pixels: direct encoding.
+
+        Only one list for each sample is kept. The first layer of the backend `cpu` computes its current once, and the gradient of its
+        weights from the sum over the steps; other readers get `expanded()`.
+
+        Args:
+            values: float[B, N], finite; all except 0 are listed.
+            n_steps: T.
+
+        Errors: `ShapeError` for another shape; `SpikeListError` for NaN and infinite values, and for values that require a gradient,
+        which those of an `Input(currents=True)` may.
+        """
+        values = plain_tensor(values, "constant: values")
+        if values.ndim != 2:
+            raise ShapeError(f"constant: values have shape {list(values.shape)}; give [B, N], such as images.flatten(1)")
+        n_steps = _count("constant", "n_steps", n_steps, 0)
+        if values.requires_grad and torch.is_grad_enabled():
+            raise SpikeListError(
+                "constant: values require a gradient, which lists that repeat do not pass on; give values.detach(), or the output of a "
+                "torch.nn.Module as currents, to a network with Input(currents=True)"
+            )
+        once = cls.from_dense(values.detach()[None], graded=True)
+        return replace(once, n_steps=n_steps, repeats=True)
 
     @classmethod
     @renamed(n_units="n_neurons")
@@ -263,6 +294,23 @@ class SpikeBatch:
         return self.offsets.device
 
     @property
+    def n_list_steps(self) -> int:
+        """Number of steps with lists of their own: T, or 1 if they repeat."""
+        return 1 if self.repeats else self.n_steps
+
+    @property
+    def _times(self) -> int:
+        """Number of steps at which a list holds."""
+        return self.n_steps if self.repeats else 1
+
+    def expanded(self) -> SpikeBatch:
+        """The same spikes with a list for every step and sample; unchanged unless lists repeat."""
+        if not self.repeats:
+            return self
+        rows = torch.arange(self.n_samples, device=self.device).repeat(self.n_steps)
+        return replace(self._rows(rows, self.n_steps, self.n_samples), repeats=False)
+
+    @property
     def n_listed(self) -> Tensor:
         """int64[T·B], the length of each list."""
         return self.offsets[1:] - self.offsets[:-1]
@@ -286,9 +334,10 @@ class SpikeBatch:
     def to_dense(self) -> Tensor:
         """float32[T, B, N], 1 for each spike; gradients flow back to all listed neurons."""
         values = self.validate().entry_values()
-        flat = values.new_zeros(self.shape.numel())
+        shape = (self.n_list_steps, self.n_samples, self.n_neurons)
+        flat = values.new_zeros(math.prod(shape))
         index = self.list_index() * self.n_neurons + self.ids.long()
-        return flat.index_put((index,), values).view(self.shape)
+        return flat.index_put((index,), values).view(shape).expand(self.shape)
 
     @untraced
     def counts(self) -> Tensor:
@@ -296,12 +345,12 @@ class SpikeBatch:
         values = self.validate().entry_values()
         flat = values.new_zeros(self.n_samples * self.n_neurons)
         index = (self.list_index() % self.n_samples) * self.n_neurons + self.ids.long()
-        return flat.index_add(0, index, values).view(self.n_samples, self.n_neurons)
+        return flat.index_add(0, index, values * self._times).view(self.n_samples, self.n_neurons)
 
     @untraced
     def activity(self) -> float:
         """Spikes per neuron and time step, averaged over the batch."""
-        return float(self.n_spikes.sum()) / max(1, self.n_steps * self.n_samples * self.n_neurons)
+        return float(self.n_spikes.sum()) / max(1, self.n_list_steps * self.n_samples * self.n_neurons)
 
     @untraced
     def n_dropped(self) -> int:
@@ -330,7 +379,7 @@ class SpikeBatch:
         if chosen.numel() and (int(chosen.min()) < -self.n_samples or int(chosen.max()) >= self.n_samples):
             raise IndexError(f"samples: index {chosen.tolist()} is out of range for a batch of {self.n_samples}")
         samples = chosen.to(self.device) % max(1, self.n_samples)
-        rows = torch.arange(self.n_steps, device=self.device)[:, None] * self.n_samples + samples
+        rows = torch.arange(self.n_list_steps, device=self.device)[:, None] * self.n_samples + samples
         return self._rows(rows.reshape(-1), self.n_steps, chosen.numel())
 
     def __getitem__(self, index: slice | Sequence[int] | Tensor | int) -> SpikeBatch:
@@ -343,6 +392,8 @@ class SpikeBatch:
         start, stop = plain(start), plain(stop)
         if not 0 <= start <= stop <= self.n_steps:
             raise IndexError(f"steps: {start} to {stop} is out of range for a batch with {self.n_steps} steps")
+        if self.repeats:
+            return replace(self, n_steps=stop - start)._each(lambda x: unsigned(signed(x).clone()))
         rows = slice(start * self.n_samples, stop * self.n_samples)
         offsets = self.offsets[rows.start : rows.stop + 1]
         entries = slice(int(offsets[0]), int(offsets[-1]))
@@ -379,7 +430,7 @@ class SpikeBatch:
             raise ShapeError(
                 f"then: B={later.n_samples}, N={later.n_neurons} cannot follow B={self.n_samples}, N={self.n_neurons}"
             )
-        return _joined((self, later), self.n_steps + later.n_steps, self.n_samples)
+        return _joined((self.expanded(), later.expanded()), self.n_steps + later.n_steps, self.n_samples)
 
     @staticmethod
     def cat(batches: Sequence[SpikeBatch]) -> SpikeBatch:
@@ -399,12 +450,14 @@ class SpikeBatch:
                     f"cat: batch {k} has T={batch.n_steps}, N={batch.n_neurons}, but batch 0 has T={n_steps}, "
                     f"N={n_neurons}; give batches with the same steps and neurons"
                 )
+        if not all(batch.repeats for batch in batches):
+            batches = [batch.expanded() for batch in batches]
         # The joined lists are ordered by batch, then step; the result's by step, then batch.
-        sizes = [batch.n_samples for batch in batches]
+        sizes, n_rows = [batch.n_samples for batch in batches], batches[0].n_list_steps
         n_samples = sum(sizes)
-        index = torch.arange(n_steps * n_samples, device=batches[0].device)
-        parts = index.split([n_steps * size for size in sizes])
-        rows = torch.cat([part.view(n_steps, size) for part, size in zip(parts, sizes, strict=True)], dim=1)
+        index = torch.arange(n_rows * n_samples, device=batches[0].device)
+        parts = index.split([n_rows * size for size in sizes])
+        rows = torch.cat([part.view(n_rows, size) for part, size in zip(parts, sizes, strict=True)], dim=1)
         return _joined(batches, n_steps, n_samples)._rows(rows.reshape(-1), n_steps, n_samples)
 
     def silence(self, n_steps: int) -> SpikeBatch:
@@ -497,7 +550,7 @@ class SpikeBatch:
             number = getattr(self, name)
             if type(number) is not int or not least <= number < 2**31:
                 raise ShapeError(f"SpikeBatch.{name} is {number!r}; allowed: {least} to {2**31 - 1}; give an int")
-        n_lists = self.n_steps * self.n_samples
+        n_lists = self.n_list_steps * self.n_samples
         n_ids = self.ids.numel() if isinstance(self.ids, Tensor) else 0
         for name, dtype, size in (
             ("offsets", torch.int64, n_lists + 1),
@@ -531,7 +584,7 @@ class SpikeBatch:
             return False
         if not (type(n_neurons) is int and 0 < n_neurons <= MAX_UINT16_NEURONS and n_steps >= 0 and n_samples >= 0):
             return False
-        n_lists = n_steps * n_samples
+        n_lists = self.n_list_steps * n_samples
         return (
             n_lists < 2**31
             and offsets.dtype == torch.int64

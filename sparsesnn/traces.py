@@ -127,6 +127,7 @@ def _shape(x: Any) -> tuple[int, int]:
 def _entries(x: Any) -> tuple[np.ndarray[Any, Any], ...]:
     """The index t·B + b, the neuron and the value of every spike, in the order of lists."""
     if isinstance(x, SpikeBatch):
+        x = x.expanded()
         fired = x.fired()
         values = x.entry_values().detach()[fired]
         return x.list_index()[fired].numpy(), x.ids.numpy()[fired.numpy()].astype(np.int64), values.numpy()

@@ -248,6 +248,7 @@ class Model(Stored, Loadable):
         self.network = network
         self.source = network.inputs[0]
         self.senders = {name: network.senders(name) for name in receivers}
+        self.first_connections = tuple(c for c in network.connections if c.pre == self.source)
         self.reads_currents = gives_currents(network)
         self.depth = network.history(self.source)
         self.backend = backend

@@ -23,7 +23,7 @@ from sparsesnn.host.comm import Communicator
 from sparsesnn.host.stream import Stream
 from sparsesnn.init import Recurrence
 from sparsesnn.layers import fires
-from sparsesnn.network import Network
+from sparsesnn.network import Network, gives_currents
 from sparsesnn.options import part_of
 from sparsesnn.partition.plan import Plan
 from sparsesnn.partition.planner import make_plan
@@ -220,7 +220,13 @@ def make_network(config: Config, parts: Parts) -> Network:
     """The network that the configuration describes; `ConfigError` if it does not fit the data."""
     dt_us, sensor = parts.train.event_set.dt_us, parts.train.event_set.sensor
     shape = None if sensor is None else (sensor.height, sensor.width, sensor.n_polarities)
-    return config.net.network(parts.n_neurons, parts.n_outputs, None if dt_us is None else dt_us / 1e3, shape)
+    network = config.net.network(parts.n_neurons, parts.n_outputs, None if dt_us is None else dt_us / 1e3, shape)
+    if gives_currents(network) and parts.train.event_set.values is None:
+        raise ConfigError(
+            f"net: the input is currents, numbers for each neuron, but {config.data.name} gives spikes; describe a network of spikes, such as "
+            f"{parts.n_neurons}-{network.populations[network.output].n}, or give data with values, such as data.encoding = 'direct'"
+        )
+    return network
 
 
 def in_numbers(network: Network) -> Network:

@@ -154,7 +154,7 @@ def test_tiles_of_several_ranks_add_up_to_those_of_one(n: int) -> None:
         )
         chain = _core.Chain([True])
         chain.add_layer("", call, [0], [True], [], [], False)
-        made = chain.forward([given], 20, 11, [(0, 0, None, None, None)])
+        made = chain.forward([given], 20, 11, [(0, 0, None, None, None, None, False)])
         d_out = np.ascontiguousarray(d_potentials[:, :, columns])
         found: np.ndarray = chain.backward_node(made, 0, d_out, [True])[1][0]
         return found if exchange is None else found.reshape(-1, len(lists.ids))

@@ -73,6 +73,9 @@ class InOneCall {
 
 std::shared_ptr<PyRun> run_layer(const PyChain& chain, const Node& node, const PyPass& pass, int n_steps, int n_samples,
                                  int first_sample, const nb::tuple& setting, bool watched) {
+  if (setting.size() != 7)
+    throw InputError("ShapeError", "Chain: a setting of a layer has " + std::to_string(setting.size()) +
+                                       " entries; give 7, see forward");
   nb::object call = nb::cast(*node.layer, nb::rv_policy::copy);
   PyLayer& layer = nb::cast<PyLayer&>(call);
   layer.n_steps = n_steps;

@@ -21,6 +21,7 @@ struct Adder {
     for (std::size_t k = 0; k < spec.shape->entries.size(); ++k)
       input.entries[k] = {spec.shape->entries[k] == "B0" ? &one : &zero, true};
     input.bias = all.bias;
+    input.by_sample = all.by_sample || !all.loops.empty() || of.needs_step_order() || all.reads_rows();
     for (const SourceInput& source : all.sources)
       if (source.constant) {
         input.sources.push_back(source);

@@ -62,12 +62,12 @@ struct SourceInput {
   int n_list_steps = 0;  // steps that `lists` covers
   int n_pre = 0;
   int delay = 0;
-  bool constant = false;  // one list for each sample, the same at all steps; the delay is 0
   const float* weight = nullptr;
   const SparseRows* rows = nullptr;     // of sparse synapses: `weight` has one number per synapse, ordered by receiver
   const Windows* windows = nullptr;     // of a convolution: `weight` is that of its windows (windows.h)
   const void* packed = nullptr;         // packed for the forward pass (packing.h), if done already; else null
   const SortedLists* sorted = nullptr;  // these lists, sorted: gradients of their values go into that order
+  bool constant = false;                // one list for each sample, the same at all steps; the delay is 0
 };
 
 // A recurrent connection, in the caller's form.
@@ -108,7 +108,8 @@ struct LayerInput {
   const float* state[max_states] = {};  // initial states [B, N], null: zeros
   Lists own_before;                     // own lists of the last steps before the sequence: at least as many as
   int n_before = 0;                     // the longest delay of a loop, or none
-  Lists population;                     // of a shard with loops, backward: those of all neurons, as the layer made them
+  bool by_sample = false;  // runs sample by sample even if nothing else requires it: weights are packed for that
+  Lists population;        // of a shard with loops, backward: those of all neurons, as the layer made them
 
   // A spike's row of sparse synapses, or its windows, are read whole, so such layers run sample by sample.
   bool reads_rows() const {

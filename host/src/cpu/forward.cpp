@@ -231,7 +231,7 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   const Kernels& kernels = chosen_kernels();
   const int n_samples = input.n_samples, n_tiles = spec.n_tiles();
   const bool spiking = spec.fires;
-  const bool by_sample = !input.loops.empty() || spec.needs_step_order() || input.reads_rows();
+  const bool by_sample = input.by_sample || !input.loops.empty() || spec.needs_step_order() || input.reads_rows();
   const std::size_t n_words = static_cast<std::size_t>(n_tiles) * input.n_steps * n_samples;
 
   const Padded neuron(spec, input);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,23 @@ def engine_lists(spikes: SpikeBatch) -> _core.Lists:
         )
     values = to_array(spikes.values, "values") if spikes.graded and spikes.values is not None else None
     offsets, ids, n_spikes = (x.detach().numpy() for x in (spikes.offsets, spikes.ids, spikes.n_spikes))
-    return _core.Lists(offsets, ids, n_spikes, values)
+    return _core.Lists(offsets, ids, n_spikes, values, spikes.repeats)
+
+
+def as_read(spikes: SpikeBatch, connections: Iterable[Any]) -> SpikeBatch:
+    """Lists that repeat in the form in which these connections read them: as they are if all deliver them in their own step, unchanged;
+    else expanded."""
+    if not spikes.repeats:
+        return spikes
+    learns = spikes.values is not None and spikes.values.requires_grad
+    plain = all(not c.delay and not c.axonal and _has_no_pools(c.synapses) for c in connections)
+    return spikes if plain and not learns else spikes.expanded()
+
+
+def _has_no_pools(synapses: Any) -> bool:
+    """Whether lists reach the weights as they are."""
+    kind = synapses.in_lists(0)
+    return kind is not None and not kind.pools
 
 
 def spikes_of(run: _core.Run, n_samples: int, n_neurons: int, values: Tensor | None = None) -> SpikeBatch:

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from sparsesnn.currents import Currents
 from sparsesnn.engines.cpu.chain import Chain, network_chain
-from sparsesnn.engines.cpu.lists import as_float32, engine_lists
+from sparsesnn.engines.cpu.lists import as_float32, as_read, engine_lists
 from sparsesnn.engines.cpu.wiring import Snapshot
 from sparsesnn.errors import NumericError
 from sparsesnn.output import LayerState, Output, last_steps
@@ -41,11 +41,13 @@ class LiveCall:
 
     def __init__(self, still: Model) -> None:
         self.network, self.layers = still.network, dict(still.layers)
-        self.source, self.depth = still.source, still.depth
+        self.source, self.depth, self.first_connections = still.source, still.depth, still.first_connections
         self.chains: dict[bool, Chain] = {}
 
     def __call__(self, spikes: SpikeBatch | Currents, state: Mapping[str, LayerState] | None) -> Output:
         continues = bool(state)
+        if isinstance(spikes, SpikeBatch):
+            spikes = as_read(spikes, self.first_connections)
         if continues not in self.chains:
             self.chains[continues] = network_chain(self.network, self.layers, continues=continues)
         past: Mapping[str, LayerState] = state or {}

@@ -14,7 +14,7 @@ from sparsesnn.engines.cpu.chain import Chain, learns_as_read, learns_input, net
 from sparsesnn.engines.cpu.chain_pass import ChainPass
 from sparsesnn.engines.cpu.hooks import any_hooks
 from sparsesnn.engines.cpu.learn import learn, learns_alone
-from sparsesnn.engines.cpu.lists import as_float32, engine_lists
+from sparsesnn.engines.cpu.lists import as_float32, as_read, engine_lists
 from sparsesnn.engines.cpu.single import apply, run_layer, thinned
 from sparsesnn.engines.runner import NetworkRun, Runner
 from sparsesnn.errors import ShapeError
@@ -59,7 +59,7 @@ class CpuRunner(Runner):
         if not isinstance(spikes, SpikeBatch):
             kind = type(spikes).__name__
             raise ShapeError(f"Model: backend {self.name!r} reads spike lists but got {kind}; give a SpikeBatch")
-        return spikes
+        return as_read(spikes, model.first_connections)
 
     def delayed(self, layer: Any, c: Any, x: Any, first_step: int) -> Any:
         steps = layer.axonal_delays(c)
@@ -124,6 +124,7 @@ class CpuRunner(Runner):
         layers = list(model.layers._modules.values())
         if not isinstance(spikes, (SpikeBatch, Currents)) or learns_input(spikes) or any_hooks((model, *layers)):
             return None
+        spikes = self.read(model, spikes)
         chain = self._kept(model, spikes, heard is not None, False)
         if chain is None:
             if not learns_as_read(layers):

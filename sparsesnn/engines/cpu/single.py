@@ -11,7 +11,7 @@ from sparsesnn.currents import Currents
 from sparsesnn.engines.cpu import transforms
 from sparsesnn.engines.cpu.chain import Chain, learns_input, learns_values
 from sparsesnn.engines.cpu.chain_pass import lists_for
-from sparsesnn.engines.cpu.lists import as_float32
+from sparsesnn.engines.cpu.lists import as_float32, as_read
 from sparsesnn.errors import ShapeError
 from sparsesnn.output import LayerState
 from sparsesnn.spikes import SpikeBatch
@@ -37,7 +37,11 @@ def run_layer(
         potentials: those of neurons that fire are the third result, else None.
     """
     reach = [c.reach if state is not None else 0 for c in layer.senders]
-    lists = [x for x in sources if isinstance(x, SpikeBatch)]
+    lists = [
+        as_read(x, [c]) if layer.given is None else x.expanded()
+        for x, c in zip(sources, layer.senders, strict=True)
+        if isinstance(x, SpikeBatch)
+    ]
     names = [str(k) for k in range(len(sources))]
     given = {name: x for name, x in zip(names, sources, strict=True) if isinstance(x, Currents)}
     n_steps, n_samples = sources[0].n_steps - reach[0], sources[0].n_samples

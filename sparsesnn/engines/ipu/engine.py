@@ -119,8 +119,8 @@ class IpuEngine(TorchEngine):
             )
         if training.graded:
             raise ConfigError(
-                f"data.duplicates: gives spikes values, but the lists of backend {name!r} say only who fired; give "
-                "duplicates = 'binary', or take backend cpu or dense"
+                f"data.duplicates, or data.encoding: gives spikes values, but the lists of backend {name!r} say only who fired; give "
+                "duplicates = 'binary' or encoding = 'latency', or take backend cpu or dense"
             )
         if training.dropout.heard < 1:
             raise ConfigError(
