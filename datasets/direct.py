@@ -40,4 +40,8 @@ def lists_of(images: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
     """ids, n_spikes and values of an `EventSet` from uint8[n, N], the brightness of every pixel; 0 makes no spike."""
     sample, pixel = np.nonzero(images)
     n_spikes = np.bincount(sample, minlength=len(images)).astype(np.int32)
-    return {"ids": pixel.astype(np.uint16), "n_spikes": n_spikes[:, None], "values": images[sample, pixel].astype(np.uint8)}
+    return {
+        "ids": pixel.astype(np.uint16),
+        "n_spikes": n_spikes[:, None],
+        "values": images[sample, pixel].astype(np.uint8),
+    }

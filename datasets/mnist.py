@@ -39,7 +39,9 @@ class Options:
     encoding: str = option("direct", direct.HELP, choices=direct.ENCODINGS)
 
 
-def load(*, split: str, options: Options, data_dir: Path | None = None, download: bool = False, **files: Any) -> EventSet:
+def load(
+    *, split: str, options: Options, data_dir: Path | None = None, download: bool = False, **files: Any
+) -> EventSet:
     """60,000 samples (train) or 10,000 (test); nothing is cached.
 
     Errors: `ConfigError` without a folder, and for a download; `DataError` for files that are missing or damaged.

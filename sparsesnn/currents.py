@@ -41,7 +41,9 @@ class Currents:
         if getattr(given, "graded", False):  # numbers in lists, such as those of `encode.direct`
             dense = given.to_dense()
             constant = given.repeats
-            return cls.of(dense[0] if constant and len(dense) else dense, given.n_steps if constant else None, who, n_neurons)
+            return cls.of(
+                dense[0] if constant and len(dense) else dense, given.n_steps if constant else None, who, n_neurons
+            )
         if isinstance(given, cls):
             return cls.of(given.values, given.n_steps if given.is_constant else None, who, n_neurons)
         if hasattr(given, "n_spikes") or hasattr(given, "fired"):

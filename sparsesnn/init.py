@@ -150,7 +150,7 @@ def init_activity(
         inputs = list(zip(*sources, strict=True))
         reads = is_readout(layer.population)
         # pooling alone has no gain; a rank without neurons of a population still takes part
-        scalable = any(layer.has_weights(c) for c in layer.incoming)
+        scalable = any(layer.has_weights(c) for c in layer.senders)
         if scalable and (name in targets or (reads and readout_std is not None)):
             layer.check_plain(f"init_activity: {name}")
             _check_input(name, layer, sources)

@@ -180,7 +180,9 @@ class SpikeBatch:
         """
         values = plain_tensor(values, "constant: values")
         if values.ndim != 2:
-            raise ShapeError(f"constant: values have shape {list(values.shape)}; give [B, N], such as images.flatten(1)")
+            raise ShapeError(
+                f"constant: values have shape {list(values.shape)}; give [B, N], such as images.flatten(1)"
+            )
         n_steps = _count("constant", "n_steps", n_steps, 0)
         if values.requires_grad and torch.is_grad_enabled():
             raise SpikeListError(

@@ -59,9 +59,9 @@ def test_unknown_names_are_errors():
     for call in (datasets.load, datasets.split_names, datasets.defaults):
         with pytest.raises(
             ConfigError,
-            match=f"unknown data set 'mnist'; did you mean 'nmnist'. allowed: {', '.join(datasets.NAMES)}",
+            match=f"unknown data set 'nmnst'; did you mean 'nmnist'. allowed: {', '.join(datasets.NAMES)}",
         ):
-            call("mnist")
+            call("nmnst")
 
 
 def test_the_folder_refuses_to_be_imported_bare():
@@ -96,6 +96,7 @@ def test_every_recipe_describes_a_network_for_its_data(path):
         "fsdd_cochlea": (70, 10),
         "shd": (70, 20),
         "ssc": (70, 35),
+        "mnist": (28 * 28, 10),
         "nmnist": (34 * 34 * 2, 10),
         "dvsgesture": (32 * 32 * 2, 11),
         "yin_yang": (5, 3),

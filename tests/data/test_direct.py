@@ -38,7 +38,9 @@ def test_values_are_the_brightness_of_the_pixels(digits: EventSet) -> None:
     known = {tuple(image.astype(int)) for image in images}
     assert found <= known
     assert float(dense.max()) == 1.0
-    assert digits.activity() == pytest.approx(float((digits.batch(range(len(digits))).to_dense()[0] != 0).float().mean()))
+    assert digits.activity() == pytest.approx(
+        float((digits.batch(range(len(digits))).to_dense()[0] != 0).float().mean())
+    )
     both = len(digits) + len(datasets.load("digits", split="test", encoding="direct", n_steps=T))
     assert both == len(labels)
 
@@ -59,7 +61,9 @@ def test_augmentation_and_broken_sets_are_refused(digits: EventSet) -> None:
         lambda: Stream(digits, None, 32, shuffle=True, seed=3, augment=change),
         lambda: digits.batch([0], (1, 2), change),
     ):
-        with pytest.raises(ConfigError, match=r"augment: is .*event_drop=0\.1.*direct encoding gives every step the same"):
+        with pytest.raises(
+            ConfigError, match=r"augment: is .*event_drop=0\.1.*direct encoding gives every step the same"
+        ):
             call()
     described = {"direct": {"n_steps": T, "unit": 0.5}}
     given: dict[str, Any] = {"ids": digits.ids, "labels": digits.labels, "n_neurons": 64, "n_classes": 10}
@@ -127,4 +131,4 @@ def test_mnist_files(tmp_path: Path) -> None:
         "net": {"text": "auto-30-auto"},
         "train": {"epochs": 1},
     }
-    assert train(Config.resolve(settings), out=tmp_path / "run").n_train == 48
+    assert train(Config.resolve(settings), out=tmp_path / "run").n_test == 60

@@ -198,7 +198,10 @@ def test_refusals() -> None:
         (lambda: encode.direct(torch.rand(3, 4), 0), r"direct: n_steps is 0; give a whole number from 1"),
         (lambda: encode.direct(torch.tensor([[float("inf")]]), 5), r"NaN or infinite"),
         (lambda: ss.SpikeBatch.constant(torch.rand(2, 3, 4), 5), r"shape \[2, 3, 4\]; give \[B, N\]"),
-        (lambda: ss.SpikeBatch.constant(torch.rand(2, 3).requires_grad_(), 5), r"require a gradient.*Input\(currents=True\)"),
+        (
+            lambda: ss.SpikeBatch.constant(torch.rand(2, 3).requires_grad_(), 5),
+            r"require a gradient.*Input\(currents=True\)",
+        ),
     ):
         with pytest.raises((ShapeError, SpikeListError), match=message):
             call()

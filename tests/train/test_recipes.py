@@ -18,8 +18,9 @@ from sparsesnn.partition import make_plan, parse_target
 from sparsesnn.train import prepare, train
 
 RECIPES = sorted((Path(__file__).resolve().parents[2] / "configs").glob("*.toml"))
-CLASSES = {"digits": 10, "shd": 20, "ssc": 35, "nmnist": 10, "dvsgesture": 11, "yin_yang": 3, "qtdb": 6}
-UNITS = {"digits": 128, "yin_yang": 5, "qtdb": 4}
+CLASSES = {"digits": 10, "mnist": 10, "shd": 20, "ssc": 35, "nmnist": 10, "dvsgesture": 11, "yin_yang": 3, "qtdb": 6}
+#: neurons of data sets without a camera
+N_UNITS = {"digits": 128, "mnist": 784, "yin_yang": 5, "qtdb": 4}
 SIDES = {"nmnist": 34, "dvsgesture": 128}
 N_SAMPLES = 37
 
@@ -30,7 +31,10 @@ def made_up(config: DataConfig, recipe: str, seed: int) -> EventSet:
     n_classes = 10 if recipe.startswith("fsdd") else CLASSES[config.name]
     if config.name in SIDES:
         sensor = Sensor(SIDES[config.name] // options["pool"], SIDES[config.name] // options["pool"], 2)
-    n_units = sensor.n_neurons if sensor else UNITS.get(config.name) or math.ceil(700 / options["pool"])
+    if config.name in N_UNITS:
+        n_units = N_UNITS[config.name]
+    else:
+        n_units = sensor.n_neurons if sensor else math.ceil(700 / options["pool"])
     n_steps = options["n_steps"]
     events = [(rng.uniform(0, n_steps, 30 * n_steps), rng.integers(0, n_units, 30 * n_steps)) for _ in range(N_SAMPLES)]
     labels: dict[str, Any] = {"labels": np.arange(N_SAMPLES) % n_classes}
