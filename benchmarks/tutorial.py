@@ -52,7 +52,7 @@ def contestants() -> dict[str, Callable[[], Any]]:
             return potentials
 
         def weights(self) -> list[Tensor]:
-            layer = self.spiking.layers["output"]
+            layer: Any = self.spiking.layers["output"]
             return [self.front.weight, self.front.bias, layer.weights[0], layer.bias]
 
     class Theirs(nn.Module):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-#: the encodings of images, and what the option says
+#: the encodings of images, and the help of the option
 ENCODINGS = ("latency", "direct")
 HELP = (
     "latency: a pixel fires once, earlier if it is brighter; direct: its brightness, 0 to 1, is the value of its spike at every step, whose "
@@ -36,7 +36,7 @@ def unit_of(description: Mapping[str, Any]) -> float:
     return 1.0 if direct is None else float(direct["unit"])
 
 
-def lists_of(images: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+def lists_of(images: npt.NDArray[Any]) -> dict[str, Any]:
     """ids, n_spikes and values of an `EventSet` from uint8[n, N], the brightness of every pixel; 0 makes no spike."""
     sample, pixel = np.nonzero(images)
     n_spikes = np.bincount(sample, minlength=len(images)).astype(np.int32)

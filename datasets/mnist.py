@@ -74,7 +74,7 @@ def load(
     )
 
 
-def latencies(pixels: npt.NDArray[np.uint8], n_steps: int) -> dict[str, npt.NDArray[Any]]:
+def latencies(pixels: npt.NDArray[np.uint8], n_steps: int) -> dict[str, Any]:
     """ids and n_spikes of an `EventSet` from uint8[n, N]: one spike for each pixel that is not black, earlier for brighter ones."""
     sample, pixel = np.nonzero(pixels)
     step = np.rint((1 - pixels[sample, pixel] / _BRIGHTEST) * (n_steps - 1)).astype(np.int64)

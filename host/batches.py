@@ -72,7 +72,9 @@ class Batches:
             n_steps=source.n_steps,
             n_samples=chosen.size,
             n_neurons=source.n_neurons,
-            values=None if values is None else torch.from_numpy(values if source.unit == 1 else values * np.float32(source.unit)),
+            values=None
+            if values is None
+            else torch.from_numpy(values if source.unit == 1 else values * np.float32(source.unit)),
             graded=values is not None,
             repeats=direct.steps_of(source.description) is not None,
         )

@@ -27,7 +27,7 @@ class Currents:
 
     @classmethod
     def of(cls, given: Any, n_steps: int | None, who: str, n_neurons: int) -> Currents:
-        """Checks what a caller gives.
+        """Checked currents.
 
         Args:
             given: float[T, B, N], a tensor or an array; or float[B, N] with `n_steps`. A tensor that is expanded over time (stride 0) is

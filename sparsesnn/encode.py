@@ -104,7 +104,7 @@ def delta(x: Any, threshold: float, *, off: bool = True) -> SpikeBatch:
 
 @named
 def direct(x: Any, n_steps: int) -> SpikeBatch:
-    """The values themselves, the same at all steps: no random numbers, and as many spikes with a value as there are values.
+    """The values themselves, the same at all steps: no random numbers, and a spike with a value for every number but 0.
 
     Args:
         x: float[B, ...], tensor or array, finite; 0 makes no spike.

@@ -297,7 +297,7 @@ class SpikeBatch:
 
     @property
     def n_list_steps(self) -> int:
-        """Number of steps with lists of their own: T, or 1 if they repeat."""
+        """Number of steps that have separate lists: T, or 1 if they repeat."""
         return 1 if self.repeats else self.n_steps
 
     @property

@@ -259,7 +259,7 @@ def test_recordings_are_those_of_the_engine(net: ss.Network, currents: Tensor) -
 
 @pytest.mark.parametrize("backend", ["cpu", "dense"])
 def test_layers_behind_modules(backend: str) -> None:
-    """The tutorial's form; a layer may have spikes beside its currents."""
+    """The tutorial's form; a layer may have spikes in addition to its currents."""
     torch.manual_seed(0)
     first = ss.Layer(ss.LIF(70, **LISTED), backend=backend)
     stack = ss.Sequential(nn.Linear(33, 70), first, ss.Layer(ss.LI(10), 70, backend=backend))

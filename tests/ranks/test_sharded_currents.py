@@ -9,6 +9,7 @@ import torch
 from ranks_random import samples_of, strengthen
 from torch import Tensor
 
+from sparsesnn import encode
 from sparsesnn.engines.module import Model
 from sparsesnn.host.comm import Communicator, make_grid, simulate
 from sparsesnn.layers import LIF, Input
@@ -130,3 +131,42 @@ def test_a_rank_that_owns_no_neurons_gets_the_whole_gradient() -> None:
     simulate(3, work)
     assert len(grads) == 3
     assert all(torch.equal(g, expected) for g in grads)
+
+
+@pytest.mark.parametrize("grid", [(1, 2), (2, 2)], ids=lambda grid: f"{grid[0]}x{grid[1]}")
+@pytest.mark.parametrize("net", ["64-150r-70-10s", "64-150p0.2-10s", "64-70-70s"])
+def test_lists_that_repeat(net: str, grid: tuple[int, int]) -> None:
+    """The same for one list for each sample, whose current is computed once."""
+    network = parse_net(net, bias=True, **LISTED)
+    x = torch.rand(B, 64, generator=torch.Generator().manual_seed(1))
+    once = encode.direct(x * (x > 0.5), T)
+    model = Model(network, seed=1)
+    strengthen(model)
+    output = model(once, potentials=True)
+    loss_of(output, 0).backward()
+    gradients = {k: p.grad for k, p in model.named_parameters()}
+    assert output.potentials is not None
+    potentials = output.potentials.detach()
+
+    def work(world: Communicator) -> None:
+        ranks = make_grid(world, *grid)
+        first, last = samples_of(ranks.replicas.rank, grid[0], B)
+        own = Model(network, seed=1, grid=ranks)
+        strengthen(own)
+        mine = once[first:last]
+        assert mine.repeats
+        _, found = own.learn(mine, lambda out: loss_of(out, first), potentials=True, first_sample=first)
+        own.finish_backward()
+        assert found.potentials is not None
+        assert torch.equal(found.potentials.detach(), potentials[:, first:last])
+        assert own.parts is not None
+        for k, p in own.named_parameters():
+            shards, expected = own.parts.shards_of(k), gradients[k]
+            assert expected is not None
+            if expected.ndim:
+                axis, edge = own.parts.cuts.get(k, NEURONS)
+                expected = expected.narrow(axis, edge(shards.begin), edge(shards.end) - edge(shards.begin))
+            assert p.grad is not None
+            assert torch.equal(p.grad, expected), k
+
+    simulate(grid[0] * grid[1], work)

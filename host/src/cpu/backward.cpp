@@ -496,7 +496,7 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
   if (!by_row && !goes_by_list(spec, input, wanted))
     return Backward(spec, input, saved, d_out, wanted, d_potentials).run();
   LayerGradients out = by_row ? window_backward(spec, input, saved, d_out.data, wanted)
-                              : readout_backward(spec, input, saved, d_out, wanted);
+                              : readout_backward(spec, input, saved, d_out, wanted, d_potentials);
   for (std::size_t k = 0; k < out.d_value.size(); ++k)
     sort_value_grads(input.sources[k], input.n_samples, out.d_value[k]);
   return out;

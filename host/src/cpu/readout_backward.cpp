@@ -30,7 +30,7 @@ Array<float> padded_rows(const float* weight, int n_pre, const LayerSpec& spec) 
 class Backward {
  public:
   Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const OutputGrads& d_out,
-           const Wanted& wanted);
+           const Wanted& wanted, const OutputGrads& d_potentials);
   LayerGradients run();
 
  private:
@@ -55,13 +55,14 @@ class Backward {
   const std::vector<Leaf> leaves_;
   std::vector<Array<float>> weights_, d_parameters_by_sample_;
   std::vector<Sender> senders_;
-  Array<float> d_bias_, d_state_;  // [groups][W]; [S][B, W]
+  Array<float> d_bias_, d_state_;      // [groups][W]; [S][B, W]
+  Array<float> d_slots_, d_currents_;  // of neurons that fire: [slots]; [B, W]
   BackwardPass pass_;
   LayerGradients out_;
 };
 
 Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const OutputGrads& d_out,
-                   const Wanted& wanted)
+                   const Wanted& wanted, const OutputGrads& d_potentials)
     : spec_(spec),
       wanted_(wanted),
       n_steps_(input.n_steps),
@@ -102,7 +103,16 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   pass_.potentials = saved.potentials;
   pass_.rows = saved.rows;
   std::copy(std::begin(input.state), std::end(input.state), pass_.initial_state);
-  pass_.d_potentials = d_out;
+  pass_.d_potentials = spec.fires ? d_potentials : d_out;
+  if (spec.fires) {
+    pass_.n_slots = saved.lists.offsets[static_cast<std::int64_t>(n_steps_) * n_samples_];
+    d_slots_ = Array<float>(static_cast<std::size_t>(pass_.n_slots));
+    d_currents_ = Array<float>(n_samples_ * row_);
+    pass_.d_values = d_out.data;
+    pass_.d_slots = d_slots_.data();
+    pass_.d_currents = d_currents_.data();
+    pass_.n_kept = 1;
+  }
   for (int s = 0; s < spec.shape->n_states; ++s) pass_.d_state[s] = d_state_.data() + s * n_samples_ * row_;
   pass_.n_senders = static_cast<int>(senders_.size());
 }
@@ -162,7 +172,10 @@ void Backward::add_groups_of(const Leaf& leaf, const Sender& from) const {
 }  // namespace
 
 bool goes_by_list(const LayerSpec& spec, const LayerInput& input, const Wanted& wanted) {
-  if (spec.fires || spec.n_tiles() != 1 || input.reads_rows() || wanted.currents) return false;
+  if (spec.n_tiles() != 1 || input.reads_rows() || wanted.currents) return false;
+  // Traces belong to slots, loops to samples; and the groups of samples are all that threads can share.
+  if (spec.fires && (spec.n_learnt() || !input.loops.empty() || count_groups(input.n_samples) < num_threads()))
+    return false;
   std::size_t n_pre = 0;
   for (std::size_t k = 0; k < input.sources.size(); ++k) {
     const SourceInput& from = input.sources[k];
@@ -174,8 +187,8 @@ bool goes_by_list(const LayerSpec& spec, const LayerInput& input, const Wanted& 
 }
 
 LayerGradients readout_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
-                                const OutputGrads& d_out, const Wanted& wanted) {
-  return Backward(spec, input, saved, d_out, wanted).run();
+                                const OutputGrads& d_out, const Wanted& wanted, const OutputGrads& d_potentials) {
+  return Backward(spec, input, saved, d_out, wanted, d_potentials).run();
 }
 
 }  // namespace sparsesnn

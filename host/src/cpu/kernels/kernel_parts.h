@@ -33,6 +33,8 @@ std::int64_t sent_ids(const ForwardPass&, std::int64_t list, void* ids);
 // ---- state_grad_kernels.cpp
 void state_grad_by_tile(const BackwardPass&, const ChunkPass&, int tile, float* d_current);
 void state_grad_by_sample(const BackwardPass&, const Chunk&, int t0, int t1, int sample, float* d_current);
+// q = σ'·e at the listed neurons of one list, including gradients through the loops from later steps.
+void listed_grad(const BackwardPass&, int t, int sample);
 void recurrent_shares(const LayerSpec&, const Loop&, const OwnSpikes& listed, const CurrentGrads& d_current,
                       const TileBlock* blocks, float* sums, std::size_t stride);
 void add_tiles(const float* shares, std::size_t stride, int n_tiles, std::size_t n, float* sum);

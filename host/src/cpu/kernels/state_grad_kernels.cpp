@@ -205,7 +205,8 @@ void delay_grads_before(const BackwardPass& pass, int sample) {
   }
 }
 
-// q = σ'·e at the listed neurons of one list, including gradients through the loops from later steps.
+}  // namespace
+
 void listed_grad(const BackwardPass& pass, int t, int sample) {
   const std::int64_t i = static_cast<std::int64_t>(t) * pass.n_samples + sample;
   const std::int64_t begin = pass.lists.offsets[i], n = pass.lists.offsets[i + 1] - begin;
@@ -231,6 +232,8 @@ void listed_grad(const BackwardPass& pass, int t, int sample) {
   }
   for (std::int64_t j = 0; j < n; ++j) q[j] = slope[j] * e[j];
 }
+
+namespace {
 
 // Always inlined: GCC removes a call of a function that only prefetches.
 template <int write, class T>

@@ -86,6 +86,7 @@ void list_grads_tile(const BackwardPass& pass, const ListSender* senders, int gr
         ask_for_lists(senders[k], static_cast<std::int64_t>(step) * pass.n_samples + b0, n);
     for (int k = 0; k < n; ++k) {
       float* const row = rows + k * W;
+      if (pass.spec->fires) listed_grad(pass, t, b0 + k);
       grad_step(pass, t, b0 + k, row, W);
       for (int v = 0; v < W / vector_width; ++v) bias[v] += load(row + v * vector_width);
     }
