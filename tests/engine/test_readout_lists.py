@@ -1,15 +1,16 @@
-"""A readout of one tile goes back list by list, a wider population of senders is sorted: the same bits."""
+"""One tile goes back list by list; with more senders than fit into a cache they are sorted: the same bits."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from sparsesnn import _core
 from sparsesnn.engines.module import Layer
-from sparsesnn.layers import LI
+from sparsesnn.layers import LI, LIF
 from sparsesnn.spikes import SpikeBatch
 
 M, T = 97, 11
@@ -60,6 +61,39 @@ def test_list_by_list_has_the_bits_of_sorting(n: int, n_samples: int, graded: bo
         assert torch.equal(one, other)
     assert few[1].abs().sum() > 0
     assert few[2].abs().sum() > 0
+
+
+FIRING: dict[str, dict[str, Any]] = {
+    "subtract": {},
+    "zero": {"reset": "zero", "detach_reset": False},
+    "attached": {"detach_reset": False, "grad_threshold": -float("inf")},
+    "capacity": {"capacity": 5, "reset": "zero"},
+}
+
+
+@pytest.mark.parametrize("potentials", [False, True])
+@pytest.mark.parametrize(("n_samples", "graded", "delay"), [(1, False, 0), (8, True, 2), (71, False, 1)])
+@pytest.mark.parametrize("name", FIRING)
+def test_neurons_that_fire_have_the_bits_of_sorting(
+    name: str, n_samples: int, graded: bool, delay: int, potentials: bool
+) -> None:
+    found = []
+    for n_pre in (M, MANY):
+        layer = Layer(LIF(10, bias=True, **{"grad_threshold": 0.3, **FIRING[name]}), n_pre, delays=[delay])
+        with torch.no_grad():
+            layer.weights[0].zero_()[:M] = torch.randn(M, 10, generator=torch.Generator().manual_seed(1))
+        spikes = replace(heard(n_samples, graded), n_neurons=n_pre)
+        out, _, *more = layer(spikes, potentials=potentials)
+        loss = (out.counts() * torch.linspace(-1, 1, 10)).sum()
+        if potentials:
+            loss = loss + more[0].square().sum()
+        loss.backward()
+        assert spikes.values is not None
+        assert layer.bias is not None
+        found.append([layer.weights[0].grad[:M], spikes.values.grad, layer.bias.grad])
+        assert float(out.activity()) > 0
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_threads_decide_nothing():
