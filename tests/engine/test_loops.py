@@ -251,4 +251,4 @@ def test_a_loop_without_delay_is_refused() -> None:
     chain = _core.Chain([False])
     chain.add_layer("b", call, [0], [False], [False], [False], False)
     with pytest.raises(ShapeError, match="a loop has delay 0; allowed: 1 or more"):
-        chain.forward([lists], 1, 1, [(0, 0, None, None, None)])
+        chain.forward([lists], 1, 1, [(0, 0, None, None, None, None, False)])

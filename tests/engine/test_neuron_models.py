@@ -116,7 +116,7 @@ def test_wrong_numbers_of_entries_derivatives_and_states() -> None:
         layer = _core.LayerCall(spec(), states=states, sources=[source], grad_threshold=n, **arrays)
         chain = _core.Chain([False])
         chain.add_layer("", layer, [0], [False], [], [], False)
-        chain.forward([lists], 1, 1, [(0, 0, state, None, None)])
+        chain.forward([lists], 1, 1, [(0, 0, state, None, None, None, False)])
 
     with pytest.raises(ShapeError, match=r"2 entries are given; the shape 'current.subtract' has 5"):
         call(None, entries=[n, n])

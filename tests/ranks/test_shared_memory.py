@@ -246,4 +246,4 @@ def test_rows_packed_in_parts(weight_dtype, recurrent):
     chain = _core.Chain([False])
     chain.add_layer("", call, [0], [False], [False], [False], False)
     with pytest.raises(ShapeError, match="a packed weight has .* bytes; pack_rows fills"):
-        chain.forward([lists], 1, 1, [(0, 0, None, None, None)])
+        chain.forward([lists], 1, 1, [(0, 0, None, None, None, None, False)])
