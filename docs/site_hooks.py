@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import posixpath
 import re
 import subprocess
 import sys
@@ -79,7 +80,8 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Links out of docs/ lead to the page that is made of a file, or to the source."""
     markdown = re.sub(r"<!-- arguments of (\w+) -->", lambda match: _arguments(match[1]), markdown)
-    return markdown if page.file.src_uri in PAGES else _moved(markdown, Path("docs"))
+    source = Path(page.file.src_uri)
+    return markdown if page.file.src_uri in PAGES else _moved(markdown, "docs" / source.parent, source.parent)
 
 
 def notebook(text: str) -> dict[str, Any]:
@@ -95,8 +97,8 @@ def notebook(text: str) -> dict[str, Any]:
     return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 4}
 
 
-def _moved(text: str, folder: Path) -> str:
-    """Relative links of a file in `folder` as links of a page of the site."""
+def _moved(text: str, folder: Path, site_folder: Path = Path()) -> str:
+    """Relative links of a file in `folder` of the source tree as links of a page in `site_folder` of the site."""
     pages = {source: page for page, source in PAGES.items()}
 
     def link(match: re.Match[str]) -> str:
@@ -112,6 +114,8 @@ def _moved(text: str, folder: Path) -> str:
             place = path.rpartition("/")[2]
         else:
             place = f"https://example.org/sparsesnn/source/{path}"
+        if "://" not in place:
+            place = posixpath.relpath(place, site_folder)
         return f"{match[1]}({place}{f'#{anchor}' if anchor else ''})"
 
     # no links within code

@@ -59,6 +59,16 @@ def test_links_of_the_pages_lead_to_files() -> None:
             )
 
 
+def test_the_lab_book_lists_its_entries() -> None:
+    lab = ROOT / "docs" / "lab"
+    rows = re.findall(r"^\| (\S+) \| \[.+\]\((\S+)\) \|", (lab / "index.md").read_text(), re.MULTILINE)
+    assert sorted(name for _, name in rows) == sorted(path.name for path in lab.glob("*.md") if path.stem != "index")
+    for date, name in rows:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", date)
+        assert name.startswith(f"{date}-")
+        assert (lab / name).read_text().startswith(f"# {date}: ")
+
+
 def site_hooks() -> Any:
     """docs/site_hooks.py, which mkdocs loads."""
     spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "site_hooks.py")
@@ -89,6 +99,10 @@ def test_links_move_with_a_page() -> None:
         "[a](data.md#x) [b](changelog.md) [c](https://example.org/sparsesnn/source/dev) [d](https://x.y) `[e](f.md)`"
     )
     assert hooks._moved("[a](../examples/loggers.py)", Path("docs")).endswith("source/examples/loggers.py)")
+    entry = "[a](../speed.md) [b](index.md#x) [c](../../ARCHITECTURE.md) [d](../../benchmarks/README.md)"
+    assert hooks._moved(entry, Path("docs/lab"), Path("lab")) == (
+        "[a](../speed.md) [b](index.md#x) [c](../architecture.md) [d](https://example.org/sparsesnn/source/benchmarks/README.md)"
+    )
     assert "| `optim.lr` |" in hooks._options()
     assert "--init-from" in hooks._commands()
     for model in re.findall(r"<!-- arguments of (\w+) -->", REFERENCE):
