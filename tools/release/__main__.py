@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from release import build, checks, contents, installs
-from release.project import ROOT, Problem, minor_versions, say
+from release.project import ROOT, ReleaseError, minor_versions, say
 
 Step = Callable[[argparse.Namespace], None]
 
@@ -23,7 +23,7 @@ def command(*words: str) -> Step:
 
     def step(_: argparse.Namespace) -> None:
         if subprocess.run([ROOT / "dev", *words], check=False).returncode:
-            raise Problem(f"./dev {' '.join(words)} failed; see its output above")
+            raise ReleaseError(f"./dev {' '.join(words)} failed; see its output above")
 
     return step
 
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         start = time.monotonic()
         try:
             STEPS[name](options)
-        except Problem as problem:
+        except ReleaseError as problem:
             print(f"release: {name}: {problem}", file=sys.stderr)
             return 1
         say(f"{name}: passed in {time.monotonic() - start:.0f} s")

@@ -13,7 +13,7 @@ import shutil
 import tarfile
 from pathlib import Path
 
-from release.project import ROOT, WORK, Problem, environment, interpreters, pyproject, run, say
+from release.project import ROOT, WORK, ReleaseError, environment, interpreters, pyproject, run, say
 
 
 def run_build(options: argparse.Namespace) -> None:
@@ -29,14 +29,14 @@ def run_again(options: argparse.Namespace) -> None:
     """The step `same-bytes`.
 
     Raises:
-        Problem: A second build, in folders of other names, has other bytes.
+        ReleaseError: A second build, in folders of other names, has other bytes.
     """
     again = WORK / "again"
     build_all(options, again / "dist", again / "in-a-folder-with-a-longer-name")
     first, second = checksums(options.dist), checksums(again / "dist")
     if first != second:
         differ = sorted(name for name in first | second if first.get(name) != second.get(name))
-        raise Problem(
+        raise ReleaseError(
             f"built twice, these differ: {', '.join(differ)}; compare {options.dist} with {again / 'dist'} (diffoscope shows where)"
         )
     print(f"{len(first)} files, built twice in different folders: the same bytes")

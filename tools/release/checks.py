@@ -8,10 +8,19 @@ from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
-from release.project import ROOT, Problem, pyproject, run, say
+from release.project import ROOT, ReleaseError, pyproject, run, say
 
 #: the heading in RELEASE.md of what is done once, and of what follows each release
 BEFORE, AFTER = "Before the first release", "After `./dev release` has passed"
+#: files at fixed places that may hold example.org; workflows and issue forms are searched as well
+PLACEHOLDERS = (
+    "pyproject.toml",
+    "CITATION.cff",
+    "SECURITY.md",
+    "CODE_OF_CONDUCT.md",
+    "mkdocs.yml",
+    "docs/site_hooks.py",
+)
 
 
 def problems_of(version: str, root: Path) -> list[str]:
@@ -61,7 +70,7 @@ def people(root: Path) -> Iterator[str]:
     text = section((root / "RELEASE.md").read_text(), BEFORE)
     for item in re.findall(r"^- \[ \] ((?:.|\n(?!- |\n))+)", text, re.M):
         yield f"RELEASE.md: not done yet: {' '.join(item.split())}"
-    files = ("pyproject.toml", "CITATION.cff", "SECURITY.md", "CODE_OF_CONDUCT.md", "mkdocs.yml", "docs/site_hooks.py")
+    files = [*PLACEHOLDERS, *sorted(str(path.relative_to(root)) for path in (root / ".github").rglob("*.yml"))]
     named = [name for name in files if "example.org" in (root / name).read_text()]
     if named:
         yield f"example.org stands in {', '.join(named)}; put the project's own addresses there"
@@ -71,11 +80,11 @@ def section(text: str, title: str) -> str:
     """The lines below a heading of the second level, up to the next one.
 
     Raises:
-        Problem: There is no such heading.
+        ReleaseError: There is no such heading.
     """
     found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
     if not found:
-        raise Problem(f"RELEASE.md has no section '## {title}'")
+        raise ReleaseError(f"RELEASE.md has no section '## {title}'")
     return found[1].strip()
 
 
@@ -87,10 +96,10 @@ def run_checks(options: argparse.Namespace) -> None:
     """The step `checks`.
 
     Raises:
-        Problem: A check failed, and this is not a rehearsal.
+        ReleaseError: A check failed, and this is not a rehearsal.
     """
     problems = problems_of(options.version, ROOT)
     if problems and not options.rehearse:
-        raise Problem("\n  ".join([f"{len(problems)} things are in the way of a release:", *problems]))
+        raise ReleaseError("\n  ".join([f"{len(problems)} things are in the way of a release:", *problems]))
     for text in problems:
         say(f"a release would be refused: {text}")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from email.parser import HeaderParser
 from pathlib import Path
 
-from release.project import ROOT, Problem, pyproject, run
+from release.project import ROOT, ReleaseError, pyproject, run
 
 #: bytes; the Python Package Index refuses larger files unless it is asked
 MAX_BYTES = 100 * 2**20
@@ -29,14 +29,14 @@ def run_contents(options: argparse.Namespace) -> None:
     """The step `contents`.
 
     Raises:
-        Problem: Something is in a package that should not be, or is missing.
+        ReleaseError: Something is in a package that should not be, or is missing.
     """
     packages = sorted([*options.dist.glob("*.tar.gz"), *options.dist.glob("*.whl")])
     if not packages:
-        raise Problem(f"{options.dist} holds no packages; take the step build first")
+        raise ReleaseError(f"{options.dist} holds no packages; take the step build first")
     problems = [text for path in packages for text in problems_of(path, options.version)]
     if problems:
-        raise Problem("\n  ".join(["", *problems]))
+        raise ReleaseError("\n  ".join(["", *problems]))
     print(run(sys.executable, "-m", "twine", "check", "--strict", *packages), end="")
     for path in packages:
         print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB, {len(files(path))} files")

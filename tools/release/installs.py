@@ -16,7 +16,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from release.project import WORK, Problem, environment, interpreters, pyproject, run, say
+from release.project import WORK, ReleaseError, environment, interpreters, pyproject, run, say
 
 #: a short version of `./dev demo`
 DEMO = ("train", "digits", "--epochs", "3", "--threads", "1", "--quiet")
@@ -26,7 +26,7 @@ def run_installs(options: argparse.Namespace) -> None:
     """The step `installs`.
 
     Raises:
-        Problem: A wheel cannot be installed or used, or leaves files behind.
+        ReleaseError: A wheel cannot be installed or used, or leaves files behind.
     """
     results = {}
     pythons = interpreters(options, tried=True)
@@ -39,7 +39,7 @@ def run_installs(options: argparse.Namespace) -> None:
         python = bare_environment(interpreter, WORK / f"bare-{version}", wheel, options.torch)
         results[version] = use(python, options.version)
     if not results:
-        raise Problem(f"{options.dist} has no wheel for any of Python {', '.join(pythons)}")
+        raise ReleaseError(f"{options.dist} has no wheel for any of Python {', '.join(pythons)}")
     side_by_side(results)
     version = next(iter(results))
     replace(WORK / f"bare-{version}" / "bin" / "python", wheel_for(version, options.dist), options.version)
@@ -75,7 +75,7 @@ def bare(python: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "HTTPS_", "https_"))}
     path = str(python.parent)
     if found := [name for name in ("cc", "c++", "gcc", "g++", "clang") if shutil.which(name, path=path)]:
-        raise Problem(f"{path} holds a compiler ({found[0]}): nothing is shown by an installation there")
+        raise ReleaseError(f"{path} holds a compiler ({found[0]}): nothing is shown by an installation there")
     return kept | {"PATH": path, "HOME": str(home), "CC": "/none", "CXX": "/none", "LANG": "C.UTF-8"}
 
 
@@ -87,7 +87,7 @@ def use(python: Path, version: str) -> dict[str, str]:
     run(python, *smoke[1:], cwd=folder, env=env)
     said = run(program, "--version", cwd=folder, env=env).split()
     if said != ["sparsesnn", version]:
-        raise Problem(f"sparsesnn --version says {said}")
+        raise ReleaseError(f"sparsesnn --version says {said}")
     out = folder / "home" / "digits"
     run(program, *DEMO, "--out", out, cwd=folder, env=env)
     result = json.loads((out / "result.json").read_text())
@@ -104,7 +104,7 @@ def side_by_side(results: dict[str, dict[str, str]]) -> None:
         by_torch.setdefault(result["torch"], set()).add(result["weights"])
     for torch, weights in by_torch.items():
         if len(weights) > 1:
-            raise Problem(f"the same demo with PyTorch {torch} gave other weights under another Python: {results}")
+            raise ReleaseError(f"the same demo with PyTorch {torch} gave other weights under another Python: {results}")
     print(f"Python {', '.join(results)} next to one another: the same weights for the same PyTorch")
 
 
@@ -117,15 +117,15 @@ def replace(python: Path, wheel: Path | None, version: str) -> None:
     run(*pip, "uninstall", "--yes", "sparsesnn", cwd=folder, env=env)
     run(*pip, "install", "--no-deps", old, cwd=folder, env=env)
     if not (site / "sparsesnn" / "removed.py").exists():
-        raise Problem(f"{old} was not installed")
+        raise ReleaseError(f"{old} was not installed")
     run(*pip, "install", "--no-deps", "--upgrade", str(wheel), cwd=folder, env=env)
     if (site / "sparsesnn" / "removed.py").exists():
-        raise Problem("an upgrade left a file of the older version: sparsesnn/removed.py")
+        raise ReleaseError("an upgrade left a file of the older version: sparsesnn/removed.py")
     use(python, version)
     run(*pip, "uninstall", "--yes", "sparsesnn", cwd=folder, env=env)
     left = [path for path in site.glob("sparsesnn*") if path.is_file() or any(p.is_file() for p in path.rglob("*"))]
     if left or python.with_name("sparsesnn").exists():
-        raise Problem(f"an uninstallation left files: {left or python.with_name('sparsesnn')}")
+        raise ReleaseError(f"an uninstallation left files: {left or python.with_name('sparsesnn')}")
     print("upgraded from an older version and uninstalled: no file is left")
 
 

@@ -11,16 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from sparsesnn.config.tables import read_toml
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "release"
 
 
-class Problem(Exception):
+class ReleaseError(Exception):
     """A reason not to release; its text says what to change."""
 
 
@@ -29,21 +26,21 @@ def say(text: str) -> None:
 
 
 def pyproject(tree: Path = ROOT) -> dict[str, Any]:
-    return tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))
+    return read_toml((tree / "pyproject.toml").read_text(encoding="utf-8"), "pyproject.toml")
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> str:
     """The standard output of a command.
 
     Raises:
-        Problem: It failed; the message holds the end of its output.
+        ReleaseError: It failed; the message holds the end of its output.
     """
     result = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=env, capture_output=True, text=True, check=False
     )
     if result.returncode:
         words = " ".join(str(part) for part in command)
-        raise Problem(f"{words}: exit status {result.returncode}\n{result.stdout[-2000:]}{result.stderr[-4000:]}")
+        raise ReleaseError(f"{words}: exit status {result.returncode}\n{result.stdout[-2000:]}{result.stderr[-4000:]}")
     return result.stdout
 
 
@@ -73,7 +70,7 @@ def interpreters(options: Any, *, tried: bool) -> dict[str, Path]:
     """The interpreters that are used, by version; prints which ones are not at hand.
 
     Raises:
-        Problem: There is none.
+        ReleaseError: There is none.
     """
     chosen = options.pythons or minor_versions(tried=tried)
     found = {version: interpreter(version) for version in minor_versions(tried=tried) if version in chosen}
@@ -81,7 +78,7 @@ def interpreters(options: Any, *, tried: bool) -> dict[str, Path]:
         say(f"no Python {version} on this machine: it is left out")
     at_hand = {version: python for version, python in found.items() if python is not None}
     if not at_hand:
-        raise Problem(f"no Python {' or '.join(chosen)} with venv and headers on PATH or in ~/.pyenv; install one")
+        raise ReleaseError(f"no Python {' or '.join(chosen)} with venv and headers on PATH or in ~/.pyenv; install one")
     return at_hand
 
 
