@@ -85,7 +85,7 @@ install_torch() {
   shift
   required=$(sed -n 's/^ *"\(torch[>=][^"]*\)",$/\1/p' pyproject.toml)
   case $where in
-    "") has_torch || "$@" "$required" ;;
+    "") "$@" "$required" ;;
     *.whl) "$@" "$where" ;;
     http://* | https://* | file://*) "$@" --index-url "$where" "$required" ;;
     *) "$@" "$where" ;;
