@@ -1,6 +1,6 @@
 """Checks the workflows of .github/workflows, and runs the shell steps of a job on this machine.
 
-    ./dev workflows                     actionlint if it is installed, and what it cannot know: every command of ./dev that is called exists
+    ./dev workflows                     actionlint if it is installed; also whether the called commands of ./dev exist
     ./dev workflows run ci.yml docs     the shell steps of a job, in a fresh clone in build/workflows, with the first values of its matrix
 
 A step that installs system packages (apt-get) or uses an action is printed and left out: this machine stands for the one that it prepares.
@@ -31,7 +31,7 @@ def read(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def problems(root: Path) -> Iterator[str]:
-    """What is wrong in the shell steps: syntax, programs of this project that do not exist, a job without a limit of time."""
+    """Problems of shell steps: syntax errors, missing programs of this project, jobs without a time limit."""
     known = set(re.findall(r"^  ([a-z-]+) ", (root / "dev").read_text(encoding="utf-8").partition("TEXT\n}")[0], re.M))
     for file, workflow in read(root).items():
         for name, job in workflow["jobs"].items():

@@ -1,4 +1,4 @@
-"""Quick checks: the version, the changelog, the state of the clone, and what a person must have done before."""
+"""Quick checks: the version, the changelog, the state of the clone, and the preparations by a person."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from release.project import ROOT, ReleaseError, pyproject, run, say
 
-#: the heading in RELEASE.md of what is done once, and of what follows each release
+#: headings in RELEASE.md: steps before the first release, and after each one
 BEFORE, AFTER = "Before the first release", "After `./dev release` has passed"
 #: files at fixed places that may hold example.org; workflows and issue forms are searched as well
 PLACEHOLDERS = (
@@ -56,7 +56,7 @@ def changelog(version: str, root: Path) -> Iterator[str]:
 
 
 def clone(version: str, root: Path) -> Iterator[str]:
-    """What is built is what is committed, under a tag that is free."""
+    """No uncommitted changes, and a free tag: packages are built from the commit."""
     changed = run("git", "status", "--porcelain", cwd=root).splitlines()
     if changed:
         yield f"the clone has {len(changed)} uncommitted changes ({changed[0].strip()}, …); commit them, or use a fresh clone"

@@ -1,4 +1,4 @@
-"""What is inside the packages: metadata, sizes, files, no path of this machine, no secret; and the glibc that a wheel needs."""
+"""Checks the content of packages: metadata, sizes, files, no path of this machine, no secret; and the glibc that a wheel needs."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def bare_environment(interpreter: Path, folder: Path, wheel: Path, torch: str) -
 
 
 def bare(python: Path) -> dict[str, str]:
-    """The environment's variables: no compiler, no module from elsewhere, a home folder of its own."""
+    """The environment's variables: no compiler, no module from elsewhere, a separate home folder."""
     home = python.parents[1] / "home"
     home.mkdir(exist_ok=True)
     # How pip reaches its index is the machine's business.
@@ -130,7 +130,7 @@ def replace(python: Path, wheel: Path | None, version: str) -> None:
 
 
 def older_wheel(folder: Path) -> Path:
-    """A wheel of version 0.0.1 with a module that later versions lack: what an installation of an earlier release looks like."""
+    """A wheel of version 0.0.1 with a module that later versions lack, in place of an earlier release."""
     info = "sparsesnn-0.0.1.dist-info"
     content = {
         "sparsesnn/__init__.py": '__version__ = "0.0.1"\n',

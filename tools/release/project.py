@@ -45,7 +45,7 @@ def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = 
 
 
 def minor_versions(*, tried: bool) -> list[str]:
-    """The versions of Python with a wheel of their own; with `tried`, also those that share the last one (the stable ABI)."""
+    """The versions of Python with a separate wheel; with `tried`, also those that share the last one (the stable ABI)."""
     project = pyproject()
     first = int(project["project"]["requires-python"].removeprefix(">=3."))
     stable = int(project["tool"]["scikit-build"]["wheel"]["py-api"].removeprefix("cp3"))
