@@ -7,7 +7,7 @@ Both commits are built in build/regress (kept, one folder each), with the packag
 training steps on one thread: feed-forward, recurrent, and with maps.
 
 Where the processor's counters can be read (`perf stat`), instructions are counted: they hardly vary, so one measurement is enough.
-Elsewhere there are ten rounds. In a round each commit has a fresh process, and their turns alternate (A B B A A B); the ratio of the
+Elsewhere there are ten rounds. In a round each commit has a fresh process, and their short turns alternate (A B B A A B B A ...); the ratio of the
 shortest CPU times of a step counts. The result is the median over the rounds. If it is above the limit, ten more rounds are taken,
 and the median of all counts, so that a passing disturbance raises no alarm.
 
@@ -37,8 +37,8 @@ NETWORKS = {
     "recurrent": ("300-256r-20", 300, 50, 16, 2.0),
     "maps": ("2x16x16:5C8-MP2-10", 512, 25, 8, 3.0),
 }
-#: CPU seconds of one turn
-TURN = 0.1
+#: CPU seconds of one turn, and turns of a network in a round: short and many, so that both commits meet the same disturbances
+TURN, N_TURNS = 0.04, 24
 #: instructions are counted between these numbers of steps, so that starting the process cancels out
 FEW, MANY = 3, 23
 
@@ -64,6 +64,7 @@ def make_step(name: str) -> Callable[[], None]:
     batch = ss.SpikeBatch.from_dense(spikes)
 
     def loss(output: ss.Output) -> torch.Tensor:
+        assert output.potentials is not None
         return torch.nn.functional.cross_entropy(output.potentials.mean(0), labels)
 
     def step() -> None:
@@ -201,9 +202,9 @@ def one_round(trees: Sequence[Path], first: int) -> dict[str, float]:
         ratios = {}
         for name in NETWORKS:
             best: list[list[int]] = [[], []]
-            for turn in range(6):
+            for turn in range(N_TURNS):
                 side = (first + (turn + 1) // 2) % 2
-                best[side].append(take_turn(processes[side], name))
+                best[side].append(take_turn(processes[side], trees[side], name))
             ratios[name] = min(best[1]) / min(best[0])
         return ratios
     finally:
@@ -212,7 +213,7 @@ def one_round(trees: Sequence[Path], first: int) -> dict[str, float]:
             process.communicate()
 
 
-def take_turn(process: subprocess.Popen[str], name: str) -> int:
+def take_turn(process: subprocess.Popen[str], tree: Path, name: str) -> int:
     """CPU time in ns of a step; ends the program if the process has failed."""
     assert process.stdin is not None
     assert process.stdout is not None
