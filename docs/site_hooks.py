@@ -22,6 +22,9 @@ PAGES = {
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
     "security.md": "SECURITY.md",
+    "roadmap.md": "ROADMAP.md",
+    "release.md": "RELEASE.md",
+    "conduct.md": "CODE_OF_CONDUCT.md",
     "rivals.md": "benchmarks/results/rivals.md",
 }
 #: what draws the pictures; OUT is their folder, NEURON the example of a neuron model

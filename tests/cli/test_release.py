@@ -38,6 +38,11 @@ def test_hosted_files_are_yaml_and_run_what_everybody_runs() -> None:
     files = sorted((ROOT / ".github").rglob("*.yml"))
     read = {path.name: yaml.safe_load(path.read_text()) for path in [*files, ROOT / "CITATION.cff"]}
     assert ".ci/run" in [step.get("run") for step in read["ci.yml"]["jobs"]["ci"]["steps"]]
-    assert ".ci/versions" in [step.get("run") for step in read["versions.yml"]["jobs"]["versions"]["steps"]]
-    for name in ("bug.yml", "wish.yml", "ipu.yml"):
+    versions = read["versions.yml"]["jobs"]["versions"]
+    assert "./dev versions ${{ matrix.which }}" in [step.get("run") for step in versions["steps"]]
+    rows = {(row["which"], row["python"]) for row in versions["strategy"]["matrix"]["include"]}
+    newest = max(map(int, re.findall(r"cp3(\d+)-\*", PROJECT["tool"]["cibuildwheel"]["build"])))
+    minimum = PROJECT["project"]["requires-python"].removeprefix(">=")
+    assert {("oldest", minimum), ("newest", minimum), ("newest", f"3.{newest}")} <= rows
+    for name in ("bug.yml", "wish.yml", "ipu.yml", "question.yml"):
         assert {"name", "description", "body"} == set(read[name])
