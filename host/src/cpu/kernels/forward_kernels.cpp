@@ -76,8 +76,8 @@ inline bool by_source(const ForwardPass& pass, int width, int n_samples) {
          n_samples <= waiting_rows;
 }
 
-// The currents of steps [t0, t1) and samples [b0, b1), source by source: each is the same sum in the same order. A layer
-// without graded lists has no given ones here.
+// The currents of steps [t0, t1) and samples [b0, b1), source by source: each is the same sum in the same order. A
+// layer without graded lists has no given ones here.
 template <int W, class Weight, bool graded>
 [[gnu::noinline]] void wait_for_sources(const ForwardPass& pass, std::size_t first, int t0, int t1, int b0, int b1,
                                         float* waiting) {
