@@ -18,7 +18,7 @@ from sparsesnn.conversion.leaves import Leaf, empty, replaced
 from sparsesnn.conversion.refusal import Refusal
 from sparsesnn.conversion.trace import Trace, trace
 from sparsesnn.conversion.wiring import Target, Wiring, wire
-from sparsesnn.errors import ShapeError
+from sparsesnn.errors import ShapeError, SpikeListError
 from sparsesnn.layers import fires
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
@@ -142,6 +142,12 @@ class _Engine:
         if len(heads) > 1:
             raise Refusal(f"{heads[1].where}: its potential and that of {heads[0].name} are outputs; allowed: one; give record=[{heads[1].name!r}]")
         self.head = heads[0] if heads else None
+        trained = [k for k, x in self.head.spec.tensors().items() if x.requires_grad] if self.head and self.head.spec else []
+        if self.head and trained and self.head.spec and self.head.spec.fires:
+            raise Refusal(
+                f"{self.head.where}: forward returns its potential, and its {trained[0]} is trained; allowed: one of them for a layer that fires; return its "
+                f"spikes alone, or train no {trained[0]} there"
+            )
         self.built: Built = build(wiring, grad_threshold, self.head)
         self.slices = _slices(wiring, seen.example)
         self.shapes = {leaf: tuple(leaf.calls[0].ports[0].shape) for leaf in self.leaves if leaf.calls and leaf.kind != "other"}
@@ -150,6 +156,7 @@ class _Engine:
             for call in leaf.calls:
                 call.signal, call.states = None, []
         self._kept: dict[Leaf, list[Any]] = {}
+        self._placeholders: dict[tuple[Leaf, torch.Size], Any] = {}
 
     # ---- passes ------------------------------------------------------------------------------------------------
 
@@ -168,11 +175,12 @@ class _Engine:
         if self.slices is None or kwargs or not args or not isinstance(args[0], Tensor):
             return None
         x: Tensor = args[0]
-        if self.slices.axis is None:
-            return x.reshape(x.shape[0], *self.slices.shape), self.wiring.n_steps
-        if x.dim() != self.slices.n_axes:
+        axis, n = self.slices.axis, math.prod(self.slices.shape)
+        if x.dim() != self.slices.n_axes or x.shape.numel() != n * math.prod(x.shape[: 1 if axis is None else 2]):
             return None
-        steps = x.movedim(self.slices.axis, 0)
+        if axis is None:
+            return x.reshape(x.shape[0], *self.slices.shape), self.wiring.n_steps
+        steps = x.movedim(axis, 0)
         return steps.reshape(*steps.shape[:2], *self.slices.shape), steps.shape[0]
 
     def _from_forward(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Tensor, int]:
@@ -251,14 +259,23 @@ class _Engine:
         return result
 
     def _placeholder(self, leaf: Leaf, given: Tensor, real: dict[str, Tensor] | None = None) -> Any:
-        """What a module returns, with results where they are wanted."""
+        """What a module returns, with results where they are wanted; else, without numbers, the same object in every step."""
+        key = leaf, given.shape
+        if key not in self._placeholders:
+            self._placeholders[key] = self._without_numbers(leaf, given.shape)
+        found = self._placeholders[key]
+        if not real:
+            return found
         if leaf.spec is None:
-            if real:
-                return real["v"]
-            n = 1 if type(leaf.module).__name__ == "Linear" else 3
-            return empty((*given.shape[: given.dim() - n], *self.shapes[leaf][-n:]))
-        values = iter([(real or {}).get(port, None) for port in leaf.spec.ports])
-        return mapped(self.outputs[leaf], (empty(given.shape) if x is None else x for x in values))
+            return real["v"]
+        values = zip(leaf.spec.ports, tensors_in(found), strict=True)
+        return mapped(found, iter([real.get(port, x) for port, x in values]))
+
+    def _without_numbers(self, leaf: Leaf, shape: torch.Size) -> Any:
+        if leaf.spec is not None:
+            return mapped(self.outputs[leaf], (empty(shape) for _ in leaf.spec.ports))
+        n = 1 if type(leaf.module).__name__ == "Linear" else 3
+        return empty((*shape[: len(shape) - n], *self.shapes[leaf][-n:]))
 
     # ---- the model ---------------------------------------------------------------------------------------------
 
@@ -286,7 +303,7 @@ class _Engine:
         last = model.network.populations[model.network.output]
         potentials = self.head is not None and fires(last)
         if front.is_spikes:
-            return model(SpikeBatch.from_dense(x.detach().flatten(2)), record=record, potentials=potentials)
+            return model(_lists(x.flatten(2)), record=record, potentials=potentials)
         lead = x.shape[: x.dim() - self._front_axes()]
         if front.leaf.kind == "synapses":
             whole = front.layout.kind in ("tb", "bt") and not front.layout.flat
@@ -303,6 +320,15 @@ class _Engine:
             return 1 if type(front.leaf.module).__name__ == "Linear" else 3
         assert front.target
         return len(front.target.shape)
+
+
+def _lists(x: Tensor) -> SpikeBatch:
+    """Spikes of a tensor [T, B, N]; numbers other than 0 and 1 are spikes with values."""
+    gradient = "all" if x.requires_grad and torch.is_grad_enabled() else "none"
+    try:
+        return SpikeBatch.from_dense(x, gradient=gradient)
+    except SpikeListError:
+        return SpikeBatch.from_dense(x, gradient=gradient, graded=True)
 
 
 def _port(name: str) -> str:

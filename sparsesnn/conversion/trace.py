@@ -54,6 +54,10 @@ def trace(network: nn.Module, forward: Callable[..., Any], example: tuple[Any, .
                 if x is not None and now is not None and now.shape == x.shape:
                     now.copy_(x)
     tracing.need(result)
+    inside = {id(m) for leaf in leaves for m in leaf.module.modules()}
+    for m in network.modules():
+        if id(m) not in inside:
+            tracing.need({name: x for name, x in vars(m).items() if not name.startswith("_")})  # records that forward keeps
     return Trace(leaves, tracing, example)
 
 
