@@ -5,6 +5,5 @@ the same parameters, `module.py` runs it in the person's `forward`. `libraries/`
 """
 
 from sparsesnn.conversion.module import Converted, convert
-from sparsesnn.conversion.refusal import Refusal
 
-__all__ = ["Converted", "Refusal", "convert"]
+__all__ = ["Converted", "convert"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from sparsesnn.conversion.leaves import Leaf, weights_now
 from sparsesnn.conversion.neurons import Leak
-from sparsesnn.conversion.refusal import Refusal
 from sparsesnn.conversion.wiring import Front, Link, Target, Wiring
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import DescriptionError
@@ -60,7 +59,7 @@ def build(wiring: Wiring, grad_threshold: float, last: Leaf | None) -> Built:
         grad_threshold: of all populations, in the library's potentials.
         last: the module whose potentials are an output; None: none.
 
-    Errors: `Refusal` for networks that cannot be described here.
+    Errors: `DescriptionError` for networks that cannot be described here.
     """
     return _Builder(wiring, grad_threshold, last).build()
 
@@ -71,7 +70,10 @@ class _Builder:
         targets = wiring.targets
         self.targets = [t for t in targets if t.leaf is not last] + [t for t in targets if t.leaf is last]
         self.names = _names(t.leaf for t in self.targets)
-        self.on_maps = {t.leaf for t in self.targets if len(t.shape) == 3 and any(_makes_maps(k) for k in t.links)}
+        given = wiring.front.target  # maps of currents, whose shape the network does not know
+        self.on_maps = {
+            t.leaf for t in self.targets if len(t.shape) == 3 and (t is given or any(_makes_maps(k) for k in t.links))
+        }
         self.order = {t.leaf: _channels_last(t.shape) for t in self.targets if t.leaf in self.on_maps}
         self.tensors: dict[tuple[str, str], Callable[[], Tensor]] = {}
         self.sources: list[Leaf] = []
@@ -83,7 +85,7 @@ class _Builder:
         for target in self.targets:
             name = self.names[target.leaf]
             biases = self._biases(target)
-            n = None if target.leaf in self.on_maps else math.prod(target.shape)
+            n = None if any(_makes_maps(link) for link in target.links) else math.prod(target.shape)
             populations[name] = self._population(target, n, bool(biases))
             if biases:
                 self.tensors[name, "bias"] = lambda biases=biases: _sum([read() for read in biases])
@@ -91,14 +93,16 @@ class _Builder:
         try:
             network = Network(populations, tuple(connections))
         except DescriptionError as error:
-            raise Refusal(f"convert: {error}") from None
+            raise DescriptionError(f"convert: {error}") from None
         model = Model(network)
         for (population, tensor), read in self.tensors.items():
             layer: Any = model.layers[population]
             shape = read().shape
             before = getattr(layer, tensor)
             if before.shape != shape and before.shape.numel() != 1:
-                raise Refusal(f"convert: {population}: {tensor} has shape {list(shape)}, needs {list(before.shape)}; give one number, or one per neuron")
+                raise DescriptionError(
+                    f"convert: {population}: {tensor} has shape {list(shape)}, needs {list(before.shape)}; give one number, or one per neuron"
+                )
             layer._parameters.pop(tensor, None)
             layer._buffers.pop(tensor, None)
         model.watch = None  # its advice names options of our own training
@@ -124,7 +128,7 @@ class _Builder:
         try:
             made = spec.population(n_all, self.grad_threshold, bias=bias)
         except DescriptionError as error:
-            raise error if isinstance(error, Refusal) else Refusal(f"{target.leaf.where}: {error}") from None
+            raise DescriptionError(f"{target.leaf.where}: {error}") from None
         return made
 
     def _numbers(self, target: Target, parameter: str) -> Callable[[], Tensor]:
@@ -153,13 +157,16 @@ class _Builder:
         spec = target.leaf.spec
         if spec and spec.loop is not None:
             if not isinstance(spec.loop, nn.Linear):
-                raise Refusal(f"{target.leaf.where}: its recurrent synapses are {type(spec.loop).__name__}; allowed: Linear; give linear_features")
-            _check_plain(spec.loop, target.leaf.where)
+                raise DescriptionError(
+                    f"{target.leaf.where}: its recurrent synapses are {type(spec.loop).__name__}; allowed: Linear; give linear_features"
+                )
             merged.setdefault((name, 1, Dense()), []).append(self._matrix(spec.loop, None, target.leaf, target.leaf))
         connections = []
         for (sender, delay, kind), weights in merged.items():
             if sender == name and not delay:
-                raise Refusal(f"{target.leaf.where}: reads its own spikes of the same step; allowed: those of the step before; read them one step later")
+                raise DescriptionError(
+                    f"{target.leaf.where}: reads its own spikes of the same step; allowed: those of the step before; read them one step later"
+                )
             made = Connection(sender, name, delay, kind)
             connections.append(made)
             if weights:
@@ -170,7 +177,7 @@ class _Builder:
     def _kind(self, target: Target, link: Link) -> Synapses:
         for leaf in link.synapses[:-1]:
             if not _pools(leaf):
-                raise Refusal(
+                raise DescriptionError(
                     f"{link.synapses[-1].where}: reads the output of {leaf.name} without neurons between them; allowed: pools, then one Linear or Conv2d; put "
                     "neurons between them"
                 )
@@ -178,14 +185,19 @@ class _Builder:
         if link.sender is not None and not isinstance(kinds[0], Dense):
             n = len(link.order) if link.order is not None else 0
             if link.sender not in self.on_maps or not np.array_equal(link.order, np.arange(n)):
-                raise Refusal(f"{link.synapses[0].where}: reads neurons that are no maps; allowed: the maps of a convolution or pool; put a convolution before them")
+                raise DescriptionError(
+                    f"{link.synapses[0].where}: reads neurons that are no maps; allowed: the maps of a convolution or pool; put a convolution before them"
+                )
+            given = self.wiring.front.target
+            if given and given.leaf is link.sender and isinstance(kinds[0], (Conv2d, Pool)):
+                channels, height, width = given.shape
+                kinds[0] = replace(kinds[0], shape=(height, width, channels))
         return kinds[0] if len(kinds) == 1 else Series(tuple(kinds))
 
     def _weights(self, target: Target, link: Link) -> list[Callable[[], Tensor]]:
         leaf = link.synapses[-1]
         if _pools(leaf):
             return []
-        _check_plain(leaf.module, leaf.where)
         self.sources.append(leaf)
         module: Any = leaf.module
         if not isinstance(module, nn.Linear):
@@ -254,12 +266,6 @@ def leaf_shape_before(leaf: Leaf) -> tuple[int, int, int]:
     raise AssertionError("a pool is in front")
 
 
-def _check_plain(module: Any, where: str) -> None:
-    weight = module.weight
-    if weight.dtype != torch.float32 or weight.device.type != "cpu":
-        raise Refusal(f"{where}: its weight is {weight.dtype} on {weight.device}; allowed: float32 on the CPU; convert it by .float().cpu()")
-
-
 def _makes_maps(link: Link) -> bool:
     return type(link.synapses[-1].module).__name__ != "Linear"
 
@@ -274,7 +280,9 @@ def _synapses(leaf: Leaf) -> Synapses:
     if kind == "Linear":
         return Dense()
     if kind == "Conv2d":
-        return Conv2d(module.out_channels, module.kernel_size, module.stride, module.padding, module.dilation, module.groups)
+        return Conv2d(
+            module.out_channels, module.kernel_size, module.stride, module.padding, module.dilation, module.groups
+        )
     reduction = {"AvgPool2d": "average", "MaxPool2d": "max", "SumPool2d": "sum"}[kind]
     return Pool(reduction, module.kernel_size, module.stride)
 
@@ -286,7 +294,12 @@ def _channels_last(shape: tuple[int, ...]) -> Tensor:
 
 def _turn_storage(weight: Tensor) -> None:
     """Stores a weight [n, n_pre] column by column, in the same memory, so that its transpose is read without a copy."""
-    if not isinstance(weight, nn.Parameter) or not weight.is_contiguous() or weight.shape.numel() != weight.untyped_storage().nbytes() // 4:
+    if (
+        not isinstance(weight, nn.Parameter)
+        or 1 in weight.shape
+        or not weight.is_contiguous()
+        or weight.shape.numel() != weight.untyped_storage().nbytes() // 4
+    ):
         return
     with torch.no_grad():
         values = weight.detach().t().contiguous()

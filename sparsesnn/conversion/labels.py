@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from sparsesnn.conversion.refusal import own_line
+from sparsesnn.conversion.lines import own_line
 
 if TYPE_CHECKING:
     from sparsesnn.conversion.leaves import Call
@@ -26,18 +26,90 @@ ZERO = -1
 
 #: functions that move numbers, and change none
 _VIEWS = frozenset(
-    "view reshape flatten unflatten squeeze unsqueeze transpose swapaxes swapdims permute movedim moveaxis t contiguous clone "
-    "__getitem__ select narrow index_select unbind split chunk stack cat concat concatenate vstack hstack T mT view_as reshape_as "
-    "expand expand_as".split()
+    [
+        "view",
+        "reshape",
+        "flatten",
+        "unflatten",
+        "squeeze",
+        "unsqueeze",
+        "transpose",
+        "swapaxes",
+        "swapdims",
+        "permute",
+        "movedim",
+        "moveaxis",
+        "t",
+        "contiguous",
+        "clone",
+        "__getitem__",
+        "select",
+        "narrow",
+        "index_select",
+        "unbind",
+        "split",
+        "chunk",
+        "stack",
+        "cat",
+        "concat",
+        "concatenate",
+        "vstack",
+        "hstack",
+        "T",
+        "mT",
+        "view_as",
+        "reshape_as",
+        "expand",
+        "expand_as",
+    ]
 )
 #: functions that return the numbers of their first argument
-_SAME = frozenset("to float type_as requires_grad_ type cpu".split())
-_SUMS = frozenset("add __add__ __radd__ __iadd__ add_".split())
+_SAME = frozenset(["to", "float", "type_as", "requires_grad_", "type", "cpu"])
+_SUMS = frozenset(["add", "__add__", "__radd__", "__iadd__", "add_"])
 #: properties and methods that read no numbers
 _SHAPES = frozenset(
-    "shape size dim ndim numel nelement dtype device layout is_sparse requires_grad grad_fn is_leaf __len__ __hash__ stride names "
-    "is_floating_point is_contiguous retain_grad register_hook grad _backward_hooks is_cuda is_complex element_size new_zeros new_ones "
-    "new_empty zeros_like ones_like empty_like full_like new_full rand_like randn_like itemsize is_meta is_nested data_ptr".split()
+    [
+        "shape",
+        "size",
+        "dim",
+        "ndim",
+        "numel",
+        "nelement",
+        "dtype",
+        "device",
+        "layout",
+        "is_sparse",
+        "requires_grad",
+        "grad_fn",
+        "is_leaf",
+        "__len__",
+        "__hash__",
+        "stride",
+        "names",
+        "is_floating_point",
+        "is_contiguous",
+        "retain_grad",
+        "register_hook",
+        "grad",
+        "_backward_hooks",
+        "is_cuda",
+        "is_complex",
+        "element_size",
+        "new_zeros",
+        "new_ones",
+        "new_empty",
+        "zeros_like",
+        "ones_like",
+        "empty_like",
+        "full_like",
+        "new_full",
+        "rand_like",
+        "randn_like",
+        "itemsize",
+        "is_meta",
+        "is_nested",
+        "data_ptr",
+    ]
 )
 
 
@@ -142,7 +214,7 @@ class Tracing(TorchFunctionMode):
         if not problem:
             if name in _SAME or (name == "dropout" and not (args[1] if len(args) > 1 else kwargs.get("p", 0.5))):
                 terms = [signals[0].terms] if made and made[0].is_floating_point() else None
-            elif name in _SUMS and not kwargs.get("alpha", 1) != 1:
+            elif name in _SUMS and kwargs.get("alpha", 1) == 1:
                 terms = self._sum(given, [x for x in args if not isinstance(x, Tensor)], made[0].shape)
             elif name in _VIEWS:
                 terms = self._view(func, args, kwargs)
@@ -159,7 +231,9 @@ class Tracing(TorchFunctionMode):
         for x, own in zip(made, terms, strict=True):
             self._keep(x, Signal(own, ports))
 
-    def _sum(self, given: Sequence[Tensor], others: Sequence[Any], shape: torch.Size) -> list[tuple[Tensor, ...]] | None:
+    def _sum(
+        self, given: Sequence[Tensor], others: Sequence[Any], shape: torch.Size
+    ) -> list[tuple[Tensor, ...]] | None:
         terms: list[Tensor] = []
         for x in given:
             found = self.signal(x)
@@ -181,7 +255,11 @@ class Tracing(TorchFunctionMode):
                 found = self.signal(x)
                 if found is not None:
                     labels[id(x)] = found.terms[k] if k < len(found.terms) else torch.full(x.shape, ZERO)
-                elif x.is_floating_point() and bool((x != 0).any()) and func.__name__ not in ("view_as", "reshape_as", "expand_as"):
+                elif (
+                    x.is_floating_point()
+                    and bool((x != 0).any())
+                    and func.__name__ not in ("view_as", "reshape_as", "expand_as")
+                ):
                     return None
                 elif x.is_floating_point():
                     labels[id(x)] = torch.full(x.shape, ZERO)

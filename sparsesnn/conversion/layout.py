@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsesnn.conversion.refusal import Refusal
+from sparsesnn.errors import DescriptionError
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Layout:
 OF_NEURONS = {"step": Layout("step"), "tb": Layout("tb"), "bt": Layout("bt"), "bt flat": Layout("bt", flat=True)}
 
 
-def found_layout(call: np.ndarray, row: np.ndarray, n_lead: int, where: str) -> Layout:
+def found_layout(call: np.ndarray, row: np.ndarray, n_lead: int, where: str, probably: str) -> Layout:
     """The layout of a module in front of all neurons.
 
     Args:
@@ -62,6 +62,7 @@ def found_layout(call: np.ndarray, row: np.ndarray, n_lead: int, where: str) -> 
         row: int[T, B], its row in that call.
         n_lead: axes of the call's input in front of its features.
         where: the beginning of messages.
+        probably: the kind of the neurons' layout, which decides if T or B is 1.
     """
     n_steps, n_samples = call.shape
     t, b = np.indices(call.shape)
@@ -70,11 +71,11 @@ def found_layout(call: np.ndarray, row: np.ndarray, n_lead: int, where: str) -> 
     if not call.any():
         if np.array_equal(row, b):
             return Layout("constant")
-        if np.array_equal(row, t * n_samples + b):
-            return Layout("tb", flat=n_lead == 1)
-        if np.array_equal(row, b * n_steps + t):
-            return Layout("bt", flat=n_lead == 1)
-    raise Refusal(
+        rows = {"tb": t * n_samples + b, "bt": b * n_steps + t}
+        for kind in sorted(rows, key=lambda kind: kind != probably):
+            if np.array_equal(row, rows[kind]):
+                return Layout(kind, flat=n_lead == 1)
+    raise DescriptionError(
         f"{where}: reads its input in an unusual order of steps and samples; allowed: a call for each step, [T, B, …], [B, T, …]; pass steps on "
         "in their order"
     )

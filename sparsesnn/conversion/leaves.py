@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sparsesnn.conversion.labels import Port, Signal
 from sparsesnn.conversion.libraries import spec_of
 from sparsesnn.conversion.libraries.spec import Spec
-from sparsesnn.conversion.refusal import Refusal
+from sparsesnn.errors import DescriptionError
 
 
 @dataclass(eq=False)
@@ -86,7 +86,7 @@ _SYNAPSES = ("Linear", "Conv2d", "AvgPool2d", "MaxPool2d", "SumPool2d")
 
 
 def find_leaves(network: nn.Module) -> list[Leaf]:
-    """The modules of a network without the inside of neurons. Errors: `Refusal` for neurons without an equal, and if there are none."""
+    """The modules of a network without the inside of neurons. Errors: `DescriptionError` for neurons without an equal, and if there are none."""
     leaves: list[Leaf] = []
     inside: set[int] = set()
     for name, module in network.named_modules():
@@ -101,25 +101,41 @@ def find_leaves(network: nn.Module) -> list[Leaf]:
         elif any(True for _ in module.children()) or module is network:
             continue
         inside |= {id(m) for m in module.modules()}
+        if leaf.kind != "other":
+            _check_numbers(leaf)
         leaves.append(leaf)
     if not any(leaf.kind == "neurons" for leaf in leaves):
         found = sorted({type(leaf.module).__name__ for leaf in leaves})
-        raise Refusal(
+        raise DescriptionError(
             f"convert: {type(network).__name__} has no spiking neurons of snnTorch, SpikingJelly, Norse or Sinabs, but {', '.join(found) or 'no modules'}; "
             "give a network of one of these libraries"
         )
     return leaves
 
 
+def _check_numbers(leaf: Leaf) -> None:
+    for name, x in leaf.module.named_parameters():
+        if x.dtype != torch.float32 or x.device.type != "cpu":
+            raise DescriptionError(
+                f"{leaf.where}: its {name} is {x.dtype} on {x.device}; allowed: float32 on the CPU; convert it by .float().cpu()"
+            )
+
+
 def _is_synapses(module: nn.Module) -> bool:
     kind = type(module)
-    if kind.__name__ not in _SYNAPSES or getattr(module, "ceil_mode", False) or getattr(module, "return_indices", False):
+    if (
+        kind.__name__ not in _SYNAPSES
+        or getattr(module, "ceil_mode", False)
+        or getattr(module, "return_indices", False)
+    ):
         return False
     if kind.__name__ == "Conv2d":
         return getattr(module, "padding_mode", "") == "zeros" and not isinstance(getattr(module, "padding", ""), str)
     if kind.__name__.endswith("Pool2d"):
         plain = getattr(module, "padding", 0) in (0, (0, 0)) and getattr(module, "dilation", 1) in (1, (1, 1))
-        return plain and getattr(module, "count_include_pad", True) and getattr(module, "divisor_override", None) is None
+        return (
+            plain and getattr(module, "count_include_pad", True) and getattr(module, "divisor_override", None) is None
+        )
     return kind.__module__.partition(".")[0] in ("torch", "spikingjelly", "sinabs")
 
 

@@ -15,18 +15,15 @@ from sparsesnn.conversion.build import Built, build
 from sparsesnn.conversion.labels import mapped, tensors_in
 from sparsesnn.conversion.layout import Layout
 from sparsesnn.conversion.leaves import Leaf, empty, replaced
-from sparsesnn.conversion.refusal import Refusal
 from sparsesnn.conversion.trace import Trace, trace
 from sparsesnn.conversion.wiring import Target, Wiring, wire
-from sparsesnn.errors import ShapeError, SpikeListError
+from sparsesnn.errors import DescriptionError, ShapeError, SpikeListError
 from sparsesnn.layers import fires
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
 
 
-def convert(
-    module: nn.Module, *example: Any, grad_threshold: float = -math.inf, record: Sequence[str] = ()
-) -> Any:
+def convert(module: nn.Module, *example: Any, grad_threshold: float = -math.inf, record: Sequence[str] = ()) -> Any:
     """Runs a network of snnTorch, SpikingJelly, Norse or Sinabs on the engine `cpu`, with the same parameters.
 
         net = ss.convert(net, torch.zeros(4, 2, 700))  # an example of the input, as the training loop gives it
@@ -47,9 +44,13 @@ def convert(
     Source: the equations of each library stand in `sparsesnn.conversion.libraries`.
     """
     if isinstance(module, Converted):
-        raise Refusal(f"convert: {type(module).__name__} is converted already; allowed: a network of a library; give the network itself")
+        raise DescriptionError(
+            f"convert: {type(module).__name__} is converted already; allowed: a network of a library; give the network itself"
+        )
     if not isinstance(module, nn.Module):
-        raise Refusal(f"convert: module is {type(module).__name__}; allowed: a torch.nn.Module of a library; give the network itself")
+        raise DescriptionError(
+            f"convert: module is {type(module).__name__}; allowed: a torch.nn.Module of a library; give the network itself"
+        )
     seen = trace(module, module.forward, example)
     made = _converted(module)
     made.__dict__["_made_by"] = (example, float(grad_threshold), tuple(record))
@@ -66,7 +67,9 @@ def convert(
 
 
 def _runs_one_step(seen: Trace) -> bool:
-    return all(leaf.spec is not None and leaf.spec.layout == "step" and len(leaf.calls) == 1 for leaf in seen.of("neurons"))
+    return all(
+        leaf.spec is not None and leaf.spec.layout == "step" and len(leaf.calls) == 1 for leaf in seen.of("neurons")
+    )
 
 
 class Converted(nn.Module):
@@ -110,7 +113,7 @@ class _Wanted:
     port: str
 
 
-class _OtherSteps(Exception):
+class _OtherStepsError(Exception):
     """`forward` ran another number of steps than the input showed."""
 
 
@@ -127,30 +130,42 @@ class _Engine:
         needed = {(p.call.leaf, p.name) for p in seen.tracing.needed}
         names = {leaf.name: leaf for leaf in self.by_leaf if leaf.kind == "neurons"}
         if unknown := [name for name in record if name not in names]:
-            raise Refusal(f"convert: record has {unknown[0]!r}; allowed: the network's neurons, {', '.join(names)}; give their names")
+            raise DescriptionError(
+                f"convert: record has {unknown[0]!r}; allowed: the network's neurons, {', '.join(names)}; give their names"
+            )
         self.recorded = [names[name] for name in record]
-        self.wanted = {w for w in (_Wanted(self.by_leaf[leaf], _port(name)) for leaf, name in needed if leaf in self.by_leaf) if w.port != "state"}
+        self.wanted = {
+            w
+            for w in (_Wanted(self.by_leaf[leaf], _port(name)) for leaf, name in needed if leaf in self.by_leaf)
+            if w.port != "state"
+        }
         self.wanted |= {_Wanted(self.by_leaf[leaf], port) for leaf in self.recorded for port in ("spikes", "v")}
         sending = {link.sender for target in wiring.targets for link in target.links}
         heads = [w.target.leaf for w in self.wanted if w.port == "v" and w.target.leaf not in self.recorded]
         for leaf in heads:
             if leaf in sending:
-                raise Refusal(
+                raise DescriptionError(
                     f"{leaf.where}: forward returns its potential, but other layers read its spikes; allowed: potentials of the last layer, and records without "
                     f"gradient; give record=[{leaf.name!r}], or do not return it"
                 )
         if len(heads) > 1:
-            raise Refusal(f"{heads[1].where}: its potential and that of {heads[0].name} are outputs; allowed: one; give record=[{heads[1].name!r}]")
+            raise DescriptionError(
+                f"{heads[1].where}: its potential and that of {heads[0].name} are outputs; allowed: one; give record=[{heads[1].name!r}]"
+            )
         self.head = heads[0] if heads else None
-        trained = [k for k, x in self.head.spec.tensors().items() if x.requires_grad] if self.head and self.head.spec else []
+        trained = (
+            [k for k, x in self.head.spec.tensors().items() if x.requires_grad] if self.head and self.head.spec else []
+        )
         if self.head and trained and self.head.spec and self.head.spec.fires:
-            raise Refusal(
+            raise DescriptionError(
                 f"{self.head.where}: forward returns its potential, and its {trained[0]} is trained; allowed: one of them for a layer that fires; return its "
                 f"spikes alone, or train no {trained[0]} there"
             )
         self.built: Built = build(wiring, grad_threshold, self.head)
         self.slices = _slices(wiring, seen.example)
-        self.shapes = {leaf: tuple(leaf.calls[0].ports[0].shape) for leaf in self.leaves if leaf.calls and leaf.kind != "other"}
+        self.shapes = {
+            leaf: tuple(leaf.calls[0].ports[0].shape) for leaf in self.leaves if leaf.calls and leaf.kind != "other"
+        }
         self.outputs = {leaf: leaf.calls[0].output for leaf in self.leaves if leaf.calls and leaf.kind == "neurons"}
         for leaf in self.leaves:  # the example's tensors are not kept
             for call in leaf.calls:
@@ -166,7 +181,7 @@ class _Engine:
         if data is not None:
             try:
                 return self._answer(forward, args, kwargs, data)
-            except _OtherSteps:
+            except _OtherStepsError:
                 pass  # forward decides itself how many steps it runs
         return self._answer(forward, args, kwargs, self._from_forward(forward, args, kwargs))
 
@@ -187,7 +202,7 @@ class _Engine:
         """The same, from a run of `forward` as far as the first neurons."""
         front = self.wiring.front
         taken: list[Tensor] = []
-        steps = {leaf: 0 for leaf in self.by_leaf}
+        steps = dict.fromkeys(self.by_leaf, 0)
 
         def collect(leaf: Leaf, own: Callable[..., Any]) -> Callable[..., Any]:
             def replace(given: Tensor, *more: Any, **options: Any) -> Any:
@@ -210,7 +225,9 @@ class _Engine:
         with replaced(self.leaves, collect):
             forward(*args, **kwargs)
         if not taken:
-            raise ShapeError(f"{front.leaf.where}: was not called; allowed: the same modules in every call; convert the network again with such an input")
+            raise ShapeError(
+                f"{front.leaf.where}: was not called; allowed: the same modules in every call; convert the network again with such an input"
+            )
         n_calls = max(steps.values())
         layout = front.layout
         if layout.kind in ("step", "constant"):
@@ -240,9 +257,11 @@ class _Engine:
                 k = calls.get(leaf, 0)
                 calls[leaf] = k + 1
                 if not k and any(x.is_meta for x in tensors_in((list(more), options))):
-                    raise ShapeError(f"{leaf.where}: begins with the state of an earlier call; allowed: each call begins at zero; run the whole sequence in one call")
+                    raise ShapeError(
+                        f"{leaf.where}: begins with the state of an earlier call; allowed: each call begins at zero; run the whole sequence in one call"
+                    )
                 if given_out and k >= len(next(iter(given_out.values()))):
-                    raise _OtherSteps
+                    raise _OtherStepsError
                 return self._placeholder(leaf, given, {port: x[k] for port, x in given_out.items()})
 
             def again(*inputs: Any, **options: Any) -> Any:
@@ -255,7 +274,7 @@ class _Engine:
             result = forward(*args, **kwargs)
         for w in self.wanted:
             if calls.get(w.target.leaf, 0) != len(found[w]):
-                raise _OtherSteps
+                raise _OtherStepsError
         return result
 
     def _placeholder(self, leaf: Leaf, given: Tensor, real: dict[str, Tensor] | None = None) -> Any:
@@ -353,13 +372,14 @@ def _slices(wiring: Wiring, example: tuple[Any, ...]) -> _Slices | None:
     x: Tensor = example[0]
     given = [call.given for call in front.leaf.calls]
     shape = tuple(given[0].shape[1:])
-    if x.shape[0] == given[0].shape[0] and all(_same(y, x.reshape(given[0].shape)) for y in given):
+    if x.shape.numel() == given[0].shape.numel() and all(_same(y, x.reshape(given[0].shape)) for y in given):
         return _Slices(None, shape, x.dim()) if not front.is_spikes else None
     if front.layout.kind == "constant":
         return None
     for axis in range(min(2, x.dim())):
         if x.shape[axis] == len(given) and all(
-            x.select(axis, k).numel() == y.numel() and _same(y, x.select(axis, k).reshape(y.shape)) for k, y in enumerate(given)
+            x.select(axis, k).numel() == y.numel() and _same(y, x.select(axis, k).reshape(y.shape))
+            for k, y in enumerate(given)
         ):
             return _Slices(axis, shape, x.dim())
     return None

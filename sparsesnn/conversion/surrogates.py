@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sparsesnn.conversion.refusal import Refusal
+from sparsesnn.errors import DescriptionError
 from sparsesnn.surrogate import KINDS, Surrogate
 
 #: distances from the threshold at which derivatives are compared
@@ -44,7 +44,7 @@ def match_surrogate(derivative: Callable[[Tensor], Tensor], where: str) -> tuple
         derivative: of the library, at float32[P] distances from the threshold.
         where: the beginning of messages.
 
-    Errors: `Refusal` if none is equal.
+    Errors: `DescriptionError` if none is equal.
     """
     with torch.random.fork_rng(devices=[]):
         x = torch.cat([torch.zeros(1), _DISTANCES, -_DISTANCES])
@@ -55,7 +55,7 @@ def match_surrogate(derivative: Callable[[Tensor], Tensor], where: str) -> tuple
     if top > 0 and torch.equal(values.nan_to_num(), repeated.nan_to_num()):
         x = x.double()
         for kind in KINDS:
-            slope = _slope(kind, x[1:128], values[1:128] / top)
+            slope = _slope(kind, x[1:128], values[1:128] / top, top)
             if slope is None or not 1e-6 < slope < 1e6:
                 continue
             ours = Surrogate(kind, float(f"{slope:.5g}"))
@@ -64,9 +64,15 @@ def match_surrogate(derivative: Callable[[Tensor], Tensor], where: str) -> tuple
             near_edge = (x.abs() - ours.half_width).abs() < 1e-4 * max(1.0, ours.half_width)
             if ours.kind in _OF_AREA_ONE and abs(factor - 1) > 1e-4:
                 continue
-            if bool((((factor * found - values).abs() <= 2e-4 * values.abs() + 1e-6 * top) | near_edge | ~finite).all()):
-                return (ours, 1.0) if factor == 1 or ours.kind in _OF_AREA_ONE else (Surrogate(kind, ours.slope / factor), factor)
-    raise Refusal(
+            if bool(
+                (((factor * found - values).abs() <= 2e-4 * values.abs() + 1e-6 * top) | near_edge | ~finite).all()
+            ):
+                return (
+                    (ours, 1.0)
+                    if factor == 1 or ours.kind in _OF_AREA_ONE
+                    else (Surrogate(kind, ours.slope / factor), factor)
+                )
+    raise DescriptionError(
         f"{where}: its surrogate has the derivative {_shown(values[[0, 73, 103]])} at 0, 0.08 and 0.8 above the threshold, which is that of no "
         f"surrogate of sparsesnn; allowed: the shapes of {', '.join(KINDS)}; choose one of them in the library, such as atan"
     )
@@ -76,13 +82,12 @@ def _shown(values: Tensor) -> str:
     return ", ".join(f"{x:.3g}" for x in values.tolist())
 
 
-def _slope(kind: str, x: Tensor, share: Tensor) -> float | None:
-    """The slope with which σ'(x) / σ'(0) is `share`, from one distance; None if no distance shows it."""
+def _slope(kind: str, x: Tensor, share: Tensor, top: float) -> float | None:
+    """The slope with which σ'(x) / σ'(0) is `share`, from one distance, or from σ'(0), `top`; None if no distance shows it."""
     if kind == "straight_through":
         return 1.0
     if kind == "boxcar":
-        inside = x[share > 0.5]
-        return None if not len(inside) or len(inside) == len(x) else _edge(x, share)
+        return top  # the height of a box of area 1
     fit = (share < 0.9) & (share > 0.02)
     if not bool(fit.any()):
         return None
@@ -96,13 +101,3 @@ def _slope(kind: str, x: Tensor, share: Tensor) -> float | None:
         "sigmoid": lambda: 2 * math.acosh(q**-0.5) / d,
     }
     return inverse[kind]()
-
-
-def _edge(x: Tensor, share: Tensor) -> float:
-    """The slope of a box that ends between two distances."""
-    last, first = float(x[share > 0.5][-1]), float(x[share <= 0.5][0])
-    for k in range(1, 21):  # a simple number between the two, as people choose
-        width = round(last + (first - last) / 2, k)
-        if last < width <= first:
-            return 0.5 / width
-    return 1 / (last + first)

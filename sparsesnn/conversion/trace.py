@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sparsesnn.conversion.labels import Tracing, tensors_in
 from sparsesnn.conversion.leaves import Call, Leaf, find_leaves, replaced
-from sparsesnn.conversion.refusal import own_line
+from sparsesnn.conversion.lines import own_line
 
 
 @dataclass
@@ -57,7 +57,9 @@ def trace(network: nn.Module, forward: Callable[..., Any], example: tuple[Any, .
     inside = {id(m) for leaf in leaves for m in leaf.module.modules()}
     for m in network.modules():
         if id(m) not in inside:
-            tracing.need({name: x for name, x in vars(m).items() if not name.startswith("_")})  # records that forward keeps
+            tracing.need(
+                {name: x for name, x in vars(m).items() if not name.startswith("_")}
+            )  # records that forward keeps
     return Trace(leaves, tracing, example)
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from sparsesnn.conversion.labels import ZERO, Port, Signal
 from sparsesnn.conversion.layout import OF_NEURONS, Layout, found_layout
 from sparsesnn.conversion.leaves import Leaf
-from sparsesnn.conversion.refusal import Refusal
 from sparsesnn.conversion.trace import Trace
+from sparsesnn.errors import DescriptionError
 
 _BETWEEN = "Linear, Conv2d, pools, views, sums"
 
@@ -80,7 +80,7 @@ class Wiring:
 
 
 def wire(trace: Trace) -> Wiring:
-    """Finds what connects the neurons. Errors: `Refusal`."""
+    """Finds what connects the neurons. Errors: `DescriptionError`."""
     return _Wirer(trace).wire()
 
 
@@ -108,7 +108,9 @@ class _Wirer:
             if layout == "step":
                 found = len(leaf.calls), shape[0]
             elif len(leaf.calls) > 1:
-                raise Refusal(f"{leaf.where}: is called {len(leaf.calls)} times, each with a whole sequence; allowed: once; give each layer its own neurons")
+                raise DescriptionError(
+                    f"{leaf.where}: is called {len(leaf.calls)} times, each with a whole sequence; allowed: once; give each layer its own neurons"
+                )
             elif layout == "tb":
                 found = shape[0], shape[1]
             elif layout == "bt":
@@ -117,9 +119,11 @@ class _Wirer:
                 n_steps = leaf.spec.times(shape[0])
                 found = n_steps, shape[0] // n_steps
             if len(shape) <= OF_NEURONS[layout].n_lead:
-                raise Refusal(f"{leaf.where}: its input has shape {list(shape)}; allowed: with an axis for the batch; give the example a batch")
+                raise DescriptionError(
+                    f"{leaf.where}: its input has shape {list(shape)}; allowed: with an axis for the batch; give the example a batch"
+                )
             if self.n_steps and found != (self.n_steps, self.n_samples):
-                raise Refusal(
+                raise DescriptionError(
                     f"{leaf.where}: runs {found[0]} steps of {found[1]} samples, but others run {self.n_steps} of {self.n_samples}; allowed: the "
                     "same for all; call every layer once in each step"
                 )
@@ -138,7 +142,7 @@ class _Wirer:
             return target
         if None in signals:
             k = signals.index(None)
-            raise Refusal(
+            raise DescriptionError(
                 f"{leaf.where}: its input in step {k} comes from no known module, but in other steps it does; allowed: the same in all steps; begin "
                 "with zeros through the same modules"
             )
@@ -151,13 +155,17 @@ class _Wirer:
         ports = [call.ports[0] for call in leaf.calls]
         n_lead = len(ports[0].shape) - _n_features(leaf)
         shape = tuple(ports[0].shape[n_lead:])
-        signals = [Signal((torch.arange(p.first, p.first + p.shape.numel()).view(p.shape),), frozenset([p])) for p in ports]
+        signals = [
+            Signal((torch.arange(p.first, p.first + p.shape.numel()).view(p.shape),), frozenset([p])) for p in ports
+        ]
         if len(ports) == self.n_steps and n_lead == 1:
             layout = Layout("step")
         elif len(ports) == 1:
             layout = self._layout_of_end(leaf, n_lead)
         else:
-            raise Refusal(f"{leaf.where}: is called {len(ports)} times in {self.n_steps} steps; allowed: once a step; give each use its own module")
+            raise DescriptionError(
+                f"{leaf.where}: is called {len(ports)} times in {self.n_steps} steps; allowed: once a step; give each use its own module"
+            )
         target = Target(leaf, shape, layout)
         for terms in self._terms(signals, leaf, layout):
             self._currents(target, terms)
@@ -173,21 +181,30 @@ class _Wirer:
         port = self.tracing.ports[int(index[0])]
         sender = port.call.leaf
         if sender.kind != "neurons":
-            return Layout("tb" if n_lead == 1 else "bt", flat=n_lead == 1) if sender.kind == "" else self._layout_of_end(sender, n_lead)
+            return self._layout_of_end(sender, n_lead)
+        assert sender.spec
+        own = OF_NEURONS[sender.spec.layout].kind
         t, _, _ = self._place(index, place)
-        return Layout("tb" if t[0] == t[1] or self.n_samples == 1 else "bt", flat=n_lead == 1)
+        kind = (
+            ("tb" if t[0] == t[1] else "bt") if min(self.n_steps, self.n_samples) > 1 else "bt" if own == "bt" else "tb"
+        )
+        return Layout(kind, flat=n_lead == 1)
 
     def _check_states(self, leaf: Leaf) -> None:
         """States go from call to call unchanged, and begin at zero."""
         for k, call in enumerate(leaf.calls):
             for i, (signal, is_zero) in enumerate(call.states):
                 if k == 0 and not (signal is None and is_zero):
-                    raise Refusal(f"{leaf.where}: begins with a state that is not zero; allowed: zeros, as the library's own beginning; leave the state out")
-                before = leaf.calls[k - 1].ports[i - len(call.states)]  # states come last, in the order in which they are returned
+                    raise DescriptionError(
+                        f"{leaf.where}: begins with a state that is not zero; allowed: zeros, as the library's own beginning; leave the state out"
+                    )
+                before = leaf.calls[k - 1].ports[
+                    i - len(call.states)
+                ]  # states come last, in the order in which they are returned
                 kept = signal is not None and len(signal.terms) == 1 and _is_whole(signal.terms[0], before)
                 if k and not kept:
                     how = signal.problem if signal and signal.problem else "another tensor"
-                    raise Refusal(
+                    raise DescriptionError(
                         f"{leaf.where}: its state in step {k} is not the one that step {k - 1} returned ({how}); allowed: states passed on unchanged; "
                         "pass on what the call before returned"
                     )
@@ -220,7 +237,9 @@ class _Wirer:
         found = {self.tracing.ports[k].call.leaf for k in np.unique(index[place >= 0])}
         if len(found) > 1:
             names = ", ".join(sorted(x.name for x in found))
-            raise Refusal(f"{leaf.where}: reads numbers of several modules side by side ({names}); allowed: sums; give each its own Linear, and add the results")
+            raise DescriptionError(
+                f"{leaf.where}: reads numbers of several modules side by side ({names}); allowed: sums; give each its own Linear, and add the results"
+            )
         return next(iter(found), None)
 
     def _currents(self, target: Target, labels: Tensor) -> None:
@@ -232,7 +251,9 @@ class _Wirer:
             return
         sender = self.tracing.ports[int(index[made][0])].call.leaf
         if sender.kind != "synapses":
-            raise Refusal(f"{leaf.where}: reads the output of {sender.name} without synapses; allowed: {_BETWEEN}; put a Linear between them")
+            raise DescriptionError(
+                f"{leaf.where}: reads the output of {sender.name} without synapses; allowed: {_BETWEEN}; put a Linear between them"
+            )
         self._through(target, sender, labels, [])
 
     def _through(self, target: Target, synapses: Leaf, labels: Tensor, behind: list[Leaf]) -> None:
@@ -249,8 +270,13 @@ class _Wirer:
         features = np.broadcast_to(np.arange(labels.shape[2]), labels.shape)
         row = np.where(made, place // n_out, -1)
         call = np.where(made, np.array([p.call.index for p in ports])[index], -1)
-        if labels.shape[2] != n_out or (place % n_out != features)[made].any() or (row != row[..., :1]).any() or (call != call[..., :1]).any():
-            raise Refusal(
+        if (
+            labels.shape[2] != n_out
+            or (place % n_out != features)[made].any()
+            or (row != row[..., :1]).any()
+            or (call != call[..., :1]).any()
+        ):
+            raise DescriptionError(
                 f"{target.leaf.where}: reads the output of {synapses.name} in another order of neurons; allowed: unchanged; reorder its weights instead"
             )
         row, call = row[..., 0], call[..., 0]
@@ -271,7 +297,7 @@ class _Wirer:
             for k, x in signals.items():
                 if x is None:
                     if bool((synapses.calls[k].given != 0).any()):
-                        raise Refusal(
+                        raise DescriptionError(
                             f"{synapses.where}: reads spikes in some steps and other numbers in step {k}; allowed: spikes, or zeros before the first; "
                             "begin with zeros"
                         )
@@ -292,7 +318,7 @@ class _Wirer:
         made = place >= 0
         names = {self.tracing.ports[k].name for k in np.unique(index[made])}
         if names != {"spikes"}:
-            raise Refusal(
+            raise DescriptionError(
                 f"{chain[0].where}: reads the {'potential' if 'v' in names else 'state'} of {sender.name}; allowed: its spikes; read spikes"
             )
         t, b, n = self._place(index, place)
@@ -300,13 +326,21 @@ class _Wirer:
         delays = np.unique((own_t - t)[made])
         t0 = np.argwhere(made.all(axis=(1, 2)))
         order = n[t0[0, 0], 0] if len(t0) else None
-        if len(delays) != 1 or order is None or (b != own_b)[made].any() or (n != order)[made].any() or (~made[int(delays[0]) :]).any():
-            raise Refusal(
+        if (
+            len(delays) != 1
+            or order is None
+            or (b != own_b)[made].any()
+            or (n != order)[made].any()
+            or (~made[int(delays[0]) :]).any()
+        ):
+            raise DescriptionError(
                 f"{chain[0].where}: reads spikes of {sender.name} of several steps, samples or neurons at once; allowed: all neurons of the same step, or "
                 "of one earlier step; read each step's spikes unchanged"
             )
         if delays[0] < 0 or len(np.unique(order)) != len(order):
-            raise Refusal(f"{chain[0].where}: reads later spikes of {sender.name}, or some twice; allowed: each once; read each step's spikes unchanged")
+            raise DescriptionError(
+                f"{chain[0].where}: reads later spikes of {sender.name}, or some twice; allowed: each once; read each step's spikes unchanged"
+            )
         target.links.append(Link(sender, chain, int(delays[0]), order))
 
     def _place(self, index: np.ndarray, place: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -328,10 +362,13 @@ class _Wirer:
     def _from_input(self, target: Target, chain: list[Leaf], call: np.ndarray, row: np.ndarray) -> None:
         first = chain[0]
         n_lead = first.calls[0].given.dim() - _n_features(first)
-        layout = found_layout(call, row, n_lead, first.where)
+        layout = found_layout(call, row, n_lead, first.where, target.layout.kind)
         given = [c.given for c in first.calls]
         pools_first = all(_is_pool(x) for x in chain[:-1]) and not _is_pool(chain[-1])
-        binary = all(bool(((x == 0) | (x == 1)).all()) for x in given) and float(torch.stack([x.mean() for x in given]).mean()) <= 0.5
+        binary = (
+            all(bool(((x == 0) | (x == 1)).all()) for x in given)
+            and float(torch.stack([x.mean() for x in given]).mean()) <= 0.5
+        )
         again = layout.kind == "constant" or (len(given) > 1 and len({x.data_ptr() for x in given}) == 1)
         if binary and pools_first and not again and not any(x.stays for x in chain):
             self.fronts.append(Front(first, layout, True))
@@ -344,21 +381,24 @@ class _Wirer:
 
     def _front(self) -> Front:
         if not self.fronts:
-            raise Refusal("convert: no neuron reads the example; give the network's own input as the example")
+            raise DescriptionError("convert: no neuron reads the example; give the network's own input as the example")
         first, *others = self.fronts
         for other in others:
             same = first.is_spikes and other.is_spikes and first.layout == other.layout
-            same = same and all(torch.equal(a.given.flatten(), b.given.flatten()) for a, b in zip(first.leaf.calls, other.leaf.calls, strict=True))
+            same = same and all(
+                torch.equal(a.given.flatten(), b.given.flatten())
+                for a, b in zip(first.leaf.calls, other.leaf.calls, strict=True)
+            )
             if not same:
-                raise Refusal(
+                raise DescriptionError(
                     f"{other.leaf.where}: reads a second input, next to that of {first.leaf.name}; allowed: one, spikes for several layers or currents for one; "
                     "give spikes of 0 and 1, or read the input in one layer"
                 )
         return first
 
-    def _changed(self, leaf: Leaf, signal: Any) -> Refusal:
+    def _changed(self, leaf: Leaf, signal: Any) -> DescriptionError:
         problem = signal.problem if signal else "a module that is not known"
-        return Refusal(
+        return DescriptionError(
             f"{leaf.where}: its input was made by {problem}; allowed between neurons: {_BETWEEN}; remove it, or put it in front of the first neuron"
         )
 

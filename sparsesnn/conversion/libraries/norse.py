@@ -36,9 +36,13 @@ def spec_of(module: Any, where: str) -> Spec | None:
     kind = type(module)
     if kind not in _KNOWN:
         names = ", ".join(x.__name__ for x in _KNOWN)
-        raise refuse(where, "the neuron", kind.__name__, names, "use one of these, and a Linear of its own for recurrence")
+        raise refuse(
+            where, "the neuron", kind.__name__, names, "use one of these, and a Linear of its own for recurrence"
+        )
     if getattr(module, "record_states", False):
-        raise refuse(where, "record_states", True, "False", "leave it out; convert(..., record=[...]) records potentials")
+        raise refuse(
+            where, "record_states", True, "False", "leave it out; convert(..., record=[...]) records potentials"
+        )
     p, dt = module.p, module.dt
     for name in ("v_leak", "v_reset"):
         if hasattr(p, name) and number(getattr(p, name)) != 0:
@@ -57,7 +61,13 @@ def spec_of(module: Any, where: str) -> Spec | None:
     surrogate, scale = match_surrogate(by_autograd(lambda x: threshold(x, p.method, p.alpha)), where)
     method = getattr(p, "reset_method", resets.reset_value)
     if method not in (resets.reset_value, resets.reset_subtract):
-        raise refuse(where, "reset_method", getattr(method, "__name__", method), "reset_value, reset_subtract", "use one of these")
+        raise refuse(
+            where,
+            "reset_method",
+            getattr(method, "__name__", method),
+            "reset_value, reset_subtract",
+            "use one of these",
+        )
     hard = method is resets.reset_value
     options = {
         "surrogate": surrogate,
@@ -76,10 +86,10 @@ def spec_of(module: Any, where: str) -> Spec | None:
         return found
 
     model = ScaledCubaLIF if kind in _CUBA else ScaledLIF
-    return Spec(model, options, tensors, ("spikes", *["state"] * (2 if kind in _CUBA else 1)), layout, _nothing, None, scale)
+    return Spec(
+        model, options, tensors, ("spikes", *["state"] * (2 if kind in _CUBA else 1)), layout, _nothing, None, scale
+    )
 
 
 def _nothing() -> None:
     """Norse's modules keep no state."""
-
-

@@ -39,7 +39,9 @@ def spec_of(module: Any, where: str) -> Spec | None:
     if not leaks:
         if module.spike_fn is not SingleSpike:
             name = getattr(module.spike_fn, "__name__", type(module.spike_fn).__name__)
-            raise refuse(where, "spike_fn", name, "SingleSpike, one spike a step", "give spike_fn=sinabs.activation.SingleSpike")
+            raise refuse(
+                where, "spike_fn", name, "SingleSpike, one spike a step", "give spike_fn=sinabs.activation.SingleSpike"
+            )
         reset = module.reset_fn
         theta = number(module.spike_threshold)
         subtracts = isinstance(reset, MembraneSubtract) and reset.subtract_value in (None, theta)
@@ -72,7 +74,9 @@ def spec_of(module: Any, where: str) -> Spec | None:
     model = Leak if leaks else ScaledCubaLIF if has_current else ScaledLIF
     spec = Spec(model, options, tensors, ("v" if leaks else "spikes",), layout, lambda: _clear(module), None, scale)
     if squeezed:
-        spec.times = lambda rows: module.num_timesteps if (module.num_timesteps or -1) > 0 else rows // module.batch_size
+        spec.times = lambda rows: (
+            module.num_timesteps if (module.num_timesteps or -1) > 0 else rows // module.batch_size
+        )
     return spec
 
 

@@ -42,13 +42,31 @@ def spec_of(module: Any, where: str) -> Spec | None:
     if module.state_quant or module.inhibition:
         raise refuse(where, "state_quant or inhibition", "set", "neither", "leave them out")
     if number(module.graded_spikes_factor) != 1 or module.graded_spikes_factor.requires_grad:
-        raise refuse(where, "graded_spikes_factor", number(module.graded_spikes_factor), "1", "put the factor into the next weights")
+        raise refuse(
+            where,
+            "graded_spikes_factor",
+            number(module.graded_spikes_factor),
+            "1",
+            "put the factor into the next weights",
+        )
     if not getattr(module, "reset_delay", True):
         raise refuse(where, "reset_delay", False, "True", "reset at the next step, the default")
     if kind == "Alpha" and reset != "none":
-        raise refuse(where, "reset_mechanism of Alpha", repr(reset), "'none', because the others discard input", "use Synaptic or 'none'")
+        raise refuse(
+            where,
+            "reset_mechanism of Alpha",
+            repr(reset),
+            "'none', because the others discard input",
+            "use Synaptic or 'none'",
+        )
     if kind not in ("Leaky", "Alpha") and reset == "zero":
-        raise refuse(where, f"reset_mechanism of {kind}", "'zero', which discards the input after a spike", "'subtract', 'none'", "use 'subtract'")
+        raise refuse(
+            where,
+            f"reset_mechanism of {kind}",
+            "'zero', which discards the input after a spike",
+            "'subtract', 'none'",
+            "use 'subtract'",
+        )
     surrogate, scale = match_surrogate(by_autograd(module.spike_grad), where)
     loop = getattr(module, "recurrent", None)
     own = loop is not None and not hasattr(loop, "weight")
@@ -70,7 +88,9 @@ def spec_of(module: Any, where: str) -> Spec | None:
     model = {"Leaky": LIF, "RLeaky": LIF, "Synaptic": CubaLIF, "RSynaptic": CubaLIF, "Alpha": AlphaNeuron}[kind]
     if own:
         if kind != "RLeaky" or scale != 1:
-            raise refuse(where, "all_to_all", False, f"True in {kind}, and a surrogate of height 1", "use all_to_all=True")
+            raise refuse(
+                where, "all_to_all", False, f"True in {kind}, and a surrogate of height 1", "use all_to_all=True"
+            )
         model = SelfLIF
     elif kind != "Alpha":
         options["gain"] = scale

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsesnn.conversion.refusal import Refusal
+from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import Neuron
 
 #: how a module sees time: "step": one step a call, [B, …]; "tb": [T, B, …]; "bt": [B, T, …]; "bt flat": [B·T, …]
@@ -54,12 +54,14 @@ class Spec:
 
 
 def values_of(x: Tensor, n: int, name: str) -> float | tuple[float, ...]:
-    """One number, or one per neuron. Errors: `Refusal` for another number of them."""
+    """One number, or one per neuron. Errors: `DescriptionError` for another number of them."""
     flat = x.detach().reshape(-1).tolist()
     if len(flat) == 1:
         return float(flat[0])
     if len(flat) != n:
-        raise Refusal(f"{name} has {len(flat)} numbers for {n} neurons; allowed: 1, or one per neuron; give the layer such a tensor")
+        raise DescriptionError(
+            f"{name} has {len(flat)} numbers for {n} neurons; allowed: 1, or one per neuron; give the layer such a tensor"
+        )
     return tuple(flat)
 
 
@@ -74,6 +76,6 @@ def as_tensor(x: Any) -> Tensor:
     return x.float().reshape(()) if x.numel() == 1 else x.float()
 
 
-def refuse(where: str, asked: str, got: Any, allowed: str, change: str) -> Refusal:
+def refuse(where: str, asked: str, got: Any, allowed: str, change: str) -> DescriptionError:
     """The four facts of a refusal."""
-    return Refusal(f"{where}: {asked} is {got}; allowed: {allowed}; {change}")
+    return DescriptionError(f"{where}: {asked} is {got}; allowed: {allowed}; {change}")

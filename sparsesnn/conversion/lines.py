@@ -1,4 +1,4 @@
-"""What a network needs to be converted, in messages."""
+"""The line of a person's code that is running."""
 
 from __future__ import annotations
 
@@ -8,14 +8,8 @@ from types import FrameType
 
 import torch
 
-from sparsesnn.errors import DescriptionError
-
 #: folders whose lines are not the person's own
 _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
-
-
-class Refusal(DescriptionError):
-    """A module or a line of a network that has no equal here."""
 
 
 def own_line() -> str:
