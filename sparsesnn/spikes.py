@@ -565,8 +565,8 @@ def _places(fired: Tensor) -> tuple[Tensor, Tensor]:
     if fired.device.type != "cpu":
         row, column = torch.nonzero(fired, as_tuple=True)
         return row, column
-    row, column = np.divmod(np.flatnonzero(fired.numpy()), max(1, fired.shape[1]))  # a tenth of PyTorch's time
-    return torch.from_numpy(row), torch.from_numpy(column)
+    found = np.divmod(np.flatnonzero(fired.numpy()), max(1, fired.shape[1]))  # a tenth of PyTorch's time
+    return torch.from_numpy(found[0]), torch.from_numpy(found[1])
 
 
 def _is_like(values: Tensor, ids: Tensor) -> bool:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ class _Builder:
             n = None if any(_makes_maps(link) for link in target.links) else math.prod(target.shape)
             populations[name] = self._population(target, n, bool(biases))
             if biases:
-                self.tensors[name, "bias"] = lambda biases=biases: _sum([read() for read in biases])
+                self.tensors[name, "bias"] = partial(_sum, biases)
             connections += self._connections(target, front)
         try:
             network = Network(populations, tuple(connections))
@@ -171,7 +172,7 @@ class _Builder:
             connections.append(made)
             if weights:
                 tensor = made.name if len([k for k in merged if k[0] == sender]) == 1 else made.name_with_delay
-                self.tensors[name, tensor] = lambda weights=weights: _sum([read() for read in weights])
+                self.tensors[name, tensor] = partial(_sum, weights)
         return connections
 
     def _kind(self, target: Target, link: Link) -> Synapses:
@@ -183,8 +184,11 @@ class _Builder:
                 )
         kinds = [_synapses(leaf) for leaf in link.synapses]
         if link.sender is not None and not isinstance(kinds[0], Dense):
-            n = len(link.order) if link.order is not None else 0
-            if link.sender not in self.on_maps or not np.array_equal(link.order, np.arange(n)):
+            if (
+                link.sender not in self.on_maps
+                or link.order is None
+                or not np.array_equal(link.order, np.arange(len(link.order)))
+            ):
                 raise DescriptionError(
                     f"{link.synapses[0].where}: reads neurons that are no maps; allowed: the maps of a convolution or pool; put a convolution before them"
                 )
@@ -231,27 +235,22 @@ class _Builder:
             return lambda: module.weight.t()
 
         def read() -> Tensor:
-            weight = module.weight if rows is None else module.weight[:, rows]
-            return (weight if columns is None else weight[columns]).t()
+            weight: Tensor = module.weight if rows is None else module.weight[:, rows]
+            weight = weight if columns is None else weight[columns]
+            return weight.t()
 
         return read
 
     def _biases(self, target: Target) -> list[Callable[[], Tensor]]:
         found: list[Callable[[], Tensor]] = []
         order = self.order.get(target.leaf)
-        modules: list[Any] = [link.synapses[-1].module for link in target.links]
+        modules: list[tuple[int, Any]] = [(link.term, link.synapses[-1].module) for link in target.links]
         if target.leaf.spec and target.leaf.spec.loop is not None:
-            modules.append(target.leaf.spec.loop)
-        counted: set[int] = set()
-        for module in modules:
-            if getattr(module, "bias", None) is None or id(module) in counted:
+            modules.append((0, target.leaf.spec.loop))
+        for _, module in dict.fromkeys(modules):
+            if getattr(module, "bias", None) is None:
                 continue
-            counted.add(id(module))  # one module that reads several senders adds its bias once
-            if isinstance(module, nn.Linear):
-                found.append(lambda m=module: m.bias if order is None else m.bias[order])
-            else:
-                places = math.prod(target.shape[1:])
-                found.append(lambda m=module, places=places: m.bias.repeat(places))
+            found.append(partial(_bias, module, order, math.prod(target.shape[1:])))
         return found
 
 
@@ -308,11 +307,20 @@ def _turn_storage(weight: Tensor) -> None:
         weight.data = turned
 
 
-def _sum(tensors: list[Tensor]) -> Tensor:
-    total = tensors[0]
-    for x in tensors[1:]:
-        total = total + x
+def _sum(tensors: list[Callable[[], Tensor]]) -> Tensor:
+    """The sum of what the functions return."""
+    total = tensors[0]()
+    for read in tensors[1:]:
+        total = total + read()
     return total
+
+
+def _bias(module: Any, order: Tensor | None, places: int) -> Tensor:
+    """One number per neuron: of a `Linear` in our order, of a convolution at every place."""
+    bias: Tensor = module.bias
+    if not isinstance(module, nn.Linear):
+        return bias.repeat(places)
+    return bias if order is None else bias[order]
 
 
 def _names(leaves: Iterable[Leaf]) -> dict[Leaf, str]:

@@ -80,7 +80,7 @@ class Converted(nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copies and pickles hold the library's network, which is converted again."""
-        kind = type(self).__mro__[2]
+        kind: Any = type(self).__mro__[2]
         plain = kind.__new__(kind)
         plain.__dict__.update({k: x for k, x in vars(self).items() if k not in ("_engine", "_made_by")})
         return _again, (plain, *self._made_by)
@@ -97,8 +97,8 @@ def _again(module: nn.Module, example: tuple[Any, ...], grad_threshold: float, r
 
 def _converted(module: nn.Module) -> Any:
     """The same module, of a class that is `Converted` too: it shares parameters, buffers and submodules."""
-    kind = type(module)
-    made = type(kind.__name__, (Converted, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+    kind: Any = type(module)
+    made: Any = type(kind.__name__, (Converted, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
     new = made.__new__(made)
     new.__dict__.update(module.__dict__)
     new.__dict__["_engine"] = None
@@ -306,7 +306,7 @@ class _Engine:
         for w in self.wanted:
             leaf, name = w.target.leaf, self.built.names[w.target.leaf]
             if w.port == "spikes":
-                dense = output.spikes[name].to_dense()
+                dense: Any = output.spikes[name].to_dense()
             else:
                 dense = output.potentials if leaf is self.head else output.traces[name].v
                 if leaf.spec and leaf.spec.scale != 1:
@@ -317,9 +317,11 @@ class _Engine:
         return found
 
     def _model_output(self, x: Tensor, n_steps: int) -> Output:
-        front, model = self.wiring.front, self.built.model
+        front = self.wiring.front
+        model: Callable[..., Output] = self.built.model
         record = [self.built.names[leaf] for leaf in self.recorded]
-        last = model.network.populations[model.network.output]
+        network = self.built.model.network
+        last = network.populations[network.output]
         potentials = self.head is not None and fires(last)
         if front.is_spikes:
             return model(_lists(x.flatten(2)), record=record, potentials=potentials)

@@ -100,4 +100,5 @@ def _slope(kind: str, x: Tensor, share: Tensor, top: float) -> float | None:
         "atan": lambda: math.sqrt(1 / q - 1) / (math.pi / 2 * d),
         "sigmoid": lambda: 2 * math.acosh(q**-0.5) / d,
     }
-    return inverse[kind]()
+    slope: float = inverse[kind]()
+    return slope

@@ -27,12 +27,14 @@ class Link:
         synapses: one after the other.
         delay: in steps.
         order: int[n], the sender's neuron of each input of the first synapses, in the library's order.
+        term: links of one term of the population's input have one number: one call of the last synapses, which adds its bias once.
     """
 
     sender: Leaf | None
     synapses: list[Leaf]
     delay: int = 0
     order: np.ndarray | None = None
+    term: int = 0
 
 
 @dataclass(eq=False)
@@ -88,7 +90,7 @@ class _Wirer:
     def __init__(self, trace: Trace) -> None:
         self.trace, self.tracing = trace, trace.tracing
         self.fronts: list[Front] = []
-        self.n_steps = self.n_samples = 0
+        self.n_steps = self.n_samples = self.n_terms = 0
 
     def wire(self) -> Wiring:
         neurons = self.trace.of("neurons")
@@ -254,6 +256,7 @@ class _Wirer:
             raise DescriptionError(
                 f"{leaf.where}: reads the output of {sender.name} without synapses; allowed: {_BETWEEN}; put a Linear between them"
             )
+        self.n_terms += 1
         self._through(target, sender, labels, [])
 
     def _through(self, target: Target, synapses: Leaf, labels: Tensor, behind: list[Leaf]) -> None:
@@ -280,6 +283,11 @@ class _Wirer:
                 f"{target.leaf.where}: reads the output of {synapses.name} in another order of neurons; allowed: unchanged; reorder its weights instead"
             )
         row, call = row[..., 0], call[..., 0]
+        if call.min() < 0 and getattr(synapses.module, "bias", None) is not None:
+            raise DescriptionError(
+                f"{synapses.where}: has a bias, but is not called in every step; allowed: a call in each step, with zeros before the first spikes; call it "
+                "with zeros, or give it no bias"
+            )
         chain = [synapses, *behind]
         signals = {k: synapses.calls[k].signal for k in np.unique(call[call >= 0])}
         if all(x is None for x in signals.values()):
@@ -341,7 +349,7 @@ class _Wirer:
             raise DescriptionError(
                 f"{chain[0].where}: reads later spikes of {sender.name}, or some twice; allowed: each once; read each step's spikes unchanged"
             )
-        target.links.append(Link(sender, chain, int(delays[0]), order))
+        target.links.append(Link(sender, chain, int(delays[0]), order, self.n_terms))
 
     def _place(self, index: np.ndarray, place: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Step, sample and neuron of numbers of neurons' output."""
@@ -372,7 +380,7 @@ class _Wirer:
         again = layout.kind == "constant" or (len(given) > 1 and len({x.data_ptr() for x in given}) == 1)
         if binary and pools_first and not again and not any(x.stays for x in chain):
             self.fronts.append(Front(first, layout, True))
-            target.links.append(Link(None, chain))
+            target.links.append(Link(None, chain, term=self.n_terms))
         elif len(chain) == 1 and not first.stays and n_lead == 1 + (layout.kind in ("tb", "bt") and not layout.flat):
             self.fronts.append(Front(first, layout, False, target))
         else:

@@ -79,6 +79,26 @@ def test_by_module_and_line(network: Callable[[], nn.Module], message: str) -> N
         ss.convert(network(), spikes(4, 3, 31))
 
 
+def test_a_recurrent_bias_in_some_steps() -> None:
+    class Late(Two):
+        def forward(self, x: Tensor) -> Tensor:
+            hidden, s, recorded = self.hidden.init_leaky(), None, []
+            for step in x:
+                s, hidden = self.hidden(self.first(step) + (0 if s is None else self.last(s)), hidden)
+                recorded.append(s)
+            return torch.stack(recorded)
+
+    network = Late()
+    network.last = linear(23, 23)
+    with pytest.raises(
+        ss.errors.DescriptionError, match=r"last \(Linear\).*has a bias, but is not called in every step"
+    ):
+        ss.convert(network, spikes(4, 3, 31))
+    network.last = linear(23, 23, bias=False)
+    x = spikes(9, 3, 31)
+    assert torch.equal(ss.convert(network, x)(x), network(x))
+
+
 def test_the_example_and_options() -> None:
     network, x = Two(), spikes(4, 3, 31)
     with pytest.raises(

@@ -139,6 +139,31 @@ def test_recurrence_skip_connections_and_records() -> None:
     assert torch.equal(torch.stack(converted.seen), torch.stack(network.seen))
 
 
+def test_one_linear_with_several_senders() -> None:
+    """The bias is added once for each call."""
+
+    class Twice(Skip):
+        def __init__(self, twice: bool) -> None:
+            super().__init__()
+            self.second, self.other, self.twice = linear(31, 23), snn.Leaky(beta=0.7), twice
+
+        def forward(self, x: Tensor) -> Any:
+            a, b, c, recorded = self.hidden.init_leaky(), self.other.init_leaky(), self.output.init_leaky(), []
+            for step in x:
+                s, a = self.hidden(self.first(step), a)
+                z, b = self.other(self.second(step), b)
+                y, c = self.output(self.last(s) + self.last(z) if self.twice else self.last(s + z), c)
+                recorded.append(y)
+            return torch.stack(recorded)
+
+    torch.manual_seed(0)
+    for twice in (False, True):
+        network = Twice(twice)
+        with torch.no_grad():
+            network.last.bias += 0.3
+        compare(network, spikes(13, 3, 31))
+
+
 def test_hidden_potentials_on_request() -> None:
     class Recorded(Skip):
         def forward(self, x: Tensor) -> Any:

@@ -48,8 +48,8 @@ class Spec:
 
     def population(self, n: int, grad_threshold: float, **more: Any) -> Neuron:
         """The population, with the parameters as they are now."""
-        numbers = {name: values_of(x, n, name) for name, x in self.tensors().items()}
-        fired = {"grad_threshold": grad_threshold * self.scale} if self.fires else {}
+        numbers: dict[str, Any] = {name: values_of(x, n, name) for name, x in self.tensors().items()}
+        fired: dict[str, Any] = {"grad_threshold": grad_threshold * self.scale} if self.fires else {}
         return self.model(n, **numbers, **self.options, **fired, **more)
 
 
@@ -72,8 +72,8 @@ def number(x: Any) -> float:
 
 def as_tensor(x: Any) -> Tensor:
     """The same as float32[], for numbers; tensors of one entry as [], others as they are."""
-    x = x if isinstance(x, Tensor) else torch.tensor(float(x))
-    return x.float().reshape(()) if x.numel() == 1 else x.float()
+    made: Tensor = x if isinstance(x, Tensor) else torch.tensor(float(x))
+    return made.float().reshape(()) if made.numel() == 1 else made.float()
 
 
 def refuse(where: str, asked: str, got: Any, allowed: str, change: str) -> DescriptionError:
