@@ -126,6 +126,7 @@ class _Engine:
 
     def __init__(self, seen: Trace, wiring: Wiring, grad_threshold: float, record: tuple[str, ...]) -> None:
         self.leaves, self.wiring = seen.leaves, wiring
+        self.wired = {leaf for target in wiring.targets for link in target.links for leaf in link.synapses}
         self.by_leaf = {target.leaf: target for target in wiring.targets}
         needed = {(p.call.leaf, p.name) for p in seen.tracing.needed}
         names = {leaf.name: leaf for leaf in self.by_leaf if leaf.kind == "neurons"}
@@ -211,13 +212,14 @@ class _Engine:
                 if leaf in steps:
                     steps[leaf] += 1
                     return self._placeholder(leaf, given)
-                if given.is_meta or leaf is front.leaf:
+                if given.is_meta or leaf is front.leaf or leaf in self.wired:
                     return self._placeholder(leaf, given)
                 return own(given, *more, **options)
 
             def keep(*inputs: Any, **options: Any) -> Any:
                 made = own(*inputs, **options)
-                self._kept.setdefault(leaf, []).append(made)
+                if not any(x.is_meta for x in tensors_in(made)):
+                    self._kept.setdefault(leaf, []).append(made)  # a batch norm, say, sees each input once
                 return made
 
             return keep if leaf.kind == "other" else replace
