@@ -231,7 +231,6 @@ class _Builder:
                 place = place[self.order[sender].numpy()]
             rows = None if np.array_equal(place, np.arange(len(place))) else torch.from_numpy(place)
         if rows is None and columns is None:
-            _turn_storage(module.weight)
             return lambda: module.weight.t()
 
         def read() -> Tensor:
@@ -289,22 +288,6 @@ def _synapses(leaf: Leaf) -> Synapses:
 def _channels_last(shape: tuple[int, ...]) -> Tensor:
     """For neurons in the order [height, width, channels], their numbers in the order [channels, height, width]."""
     return torch.arange(math.prod(shape)).view(*shape).permute(1, 2, 0).reshape(-1)
-
-
-def _turn_storage(weight: Tensor) -> None:
-    """Stores a weight [n, n_pre] column by column, in the same memory, so that its transpose is read without a copy."""
-    if (
-        not isinstance(weight, nn.Parameter)
-        or 1 in weight.shape
-        or not weight.is_contiguous()
-        or weight.shape.numel() != weight.untyped_storage().nbytes() // 4
-    ):
-        return
-    with torch.no_grad():
-        values = weight.detach().t().contiguous()
-        turned = weight.detach().as_strided(weight.shape, (1, weight.shape[0]))
-        turned.copy_(values.t())
-        weight.data = turned
 
 
 def _sum(tensors: list[Callable[[], Tensor]]) -> Tensor:

@@ -29,7 +29,7 @@ def convert(module: nn.Module, *example: Any, grad_threshold: float = -math.inf,
         net = ss.convert(net, torch.zeros(4, 2, 700))  # an example of the input, as the training loop gives it
 
     The result is called like `module`, in the same loop; it has its class, its submodules, its `state_dict`, and its parameters, which an
-    optimizer made before goes on training. Each call begins at zero potentials. Weights of `Linear` are stored column by column from now on.
+    optimizer made before goes on training. Each call begins at zero potentials.
 
     Args:
         module: float32, on the CPU. Its `forward` runs the whole sequence: a loop over time, or layers that do.

@@ -229,20 +229,31 @@ def test_static_layers_in_front_stay() -> None:
     torch.testing.assert_close(converted.norm.running_mean, other.norm.running_mean)
 
 
-def test_the_optimizer_and_the_state_dict_go_on() -> None:
+def train(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    for _ in range(3):
+        optimizer.zero_grad()
+        (model(x).sum(0) - 2).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_optimizer_and_the_state_dict_go_on(fused: bool) -> None:
+    """Even a fused optimizer that has taken steps before, whose kernel reads parameters and its own state by address."""
     torch.manual_seed(0)
     network, x = Loop([31, 23, 7], NEURONS["Leaky"], potentials=False), spikes(13, 3, 31)
     other = copy.deepcopy(network)
-    optimizer, others = torch.optim.Adam(network.parameters(), 0.01), torch.optim.Adam(other.parameters(), 0.01)
+    optimizer, others = (
+        torch.optim.Adam(network.parameters(), 0.01, fused=fused),
+        torch.optim.Adam(other.parameters(), 0.01),
+    )
+    train(network, x, optimizer)
+    train(other, x, others)
     converted = ss.convert(network, x)
     assert isinstance(converted, Loop)
     assert list(converted.state_dict()) == list(network.state_dict())
     assert all(a is b for a, b in zip(converted.parameters(), network.parameters(), strict=True))
-    for _ in range(5):
-        for model, step in ((converted, optimizer), (other, others)):
-            step.zero_grad()
-            (model(x).sum(0) - 2).square().mean().backward()
-            step.step()
+    train(converted, x, optimizer)
+    train(other, x, others)
     for a, b in zip(network.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
     other.load_state_dict(converted.state_dict())
