@@ -35,6 +35,7 @@ if sys.version_info >= (3, 10):  # noqa: UP036
     else:
         from sparsesnn import encode
         from sparsesnn.adam import Adam, AdamW
+        from sparsesnn.conversion import convert
         from sparsesnn.datasets.event_set import EventSet
         from sparsesnn.engines.live import LiveModel
         from sparsesnn.engines.module import Layer, Model
@@ -97,6 +98,7 @@ __all__ = [
     "ModelCard",
     "Adam",
     "AdamW",
+    "convert",
     # the engine
     "build_info",
     "num_threads",
@@ -109,6 +111,7 @@ __all__ = [
 if TYPE_CHECKING:
     from sparsesnn import bench as bench
     from sparsesnn import config as config
+    from sparsesnn import conversion as conversion
     from sparsesnn import datasets as datasets
     from sparsesnn import dense as dense
     from sparsesnn import host as host

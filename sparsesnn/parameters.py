@@ -313,7 +313,8 @@ class PopulationModule(nn.Module):
     @property
     def like(self) -> Tensor:
         """A tensor with the dtype and device of the weights; its values do not matter."""
-        tensor = self._own(self.incoming[0].name)
+        own = self._own(self.incoming[0].name)
+        tensor = vars(self).get(self.incoming[0].name) if own is None else own
         return next(x for x in self.parameters() if x.is_floating_point()) if tensor is None else tensor
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:

@@ -1,0 +1,51 @@
+"""snnTorch: convolution and pooling of an image stay in PyTorch; the engine runs everything behind the first neurons."""
+
+import snntorch as snn
+import torch
+from patterns import images
+from torch import nn
+
+import sparsesnn as ss
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.pool, self.fc1 = nn.Conv2d(1, 8, 3), nn.MaxPool2d(2), nn.Linear(8 * 5 * 5, 2)
+        self.lif1, self.lif2 = snn.Leaky(beta=0.8), snn.Leaky(beta=0.8)
+
+    def forward(self, x):
+        mem1, mem2 = self.lif1.init_leaky(), self.lif2.init_leaky()
+        current = self.pool(self.conv1(x))
+        recorded = []
+        for _ in range(20):
+            spk1, mem1 = self.lif1(current, mem1)
+            spk2, mem2 = self.lif2(self.fc1(spk1.flatten(1)), mem2)
+            recorded.append(spk2)
+        return torch.stack(recorded)
+
+
+def example() -> tuple[nn.Module, torch.Tensor]:
+    """The network, and a small batch."""
+    torch.manual_seed(0)
+    return Net(), images(3, 0)[0]
+
+
+def main(steps: int = 30) -> float:
+    net, x = example()
+    optimizer = torch.optim.Adam(net.parameters(), 5e-3)
+    net = ss.convert(net, x)  # the only line that is new
+    for step in range(steps):
+        x, labels = images(32, step)
+        optimizer.zero_grad()
+        logits = net(x).sum(0)
+        loss = nn.functional.cross_entropy(logits, labels)
+        loss.backward()
+        optimizer.step()
+    correct = (logits.argmax(1) == labels).float().mean()
+    print(f"loss {loss.item():.3f}, {100 * correct.item():.0f} % of the last batch right")
+    return loss.item()
+
+
+if __name__ == "__main__":
+    main()
