@@ -98,9 +98,7 @@ class Augment:
         """False if every strength is 0, so that nothing changes."""
         return any(getattr(self, name) for name in options_of(Augment))
 
-    def check(
-        self, sensor: Sensor | None, task: Task = PLAIN, description: Mapping[str, Any] | None = None
-    ) -> None:
+    def check(self, sensor: Sensor | None, task: Task = PLAIN, description: Mapping[str, Any] | None = None) -> None:
         """Raises `ConfigError` if a change does not apply to the data: image changes need a sensor, channel changes none; changes
         that combine samples need labels that can be combined; direct encoding allows none."""
         for name, fits in (("blend", task.is_plain), ("mix", task.per_step or not task.has_values)):
