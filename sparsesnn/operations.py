@@ -109,7 +109,7 @@ class Operations:
         """Counts one batch; if an engine, such as an IPU, does not return spikes, nothing is counted."""
         first = self.network.inputs[0]
         n_steps, n_samples = inputs.n_steps, inputs.n_samples
-        spikes: dict[str, Any] = {first: inputs.expanded()}
+        spikes: dict[str, Any] = {first: inputs.expanded() if isinstance(inputs, SpikeBatch) else inputs}
         for name, population in self.network.populations.items():
             if fires(population):
                 packed = getattr(output.spikes, "packed", {})
