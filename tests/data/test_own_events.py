@@ -852,7 +852,7 @@ def test_a_label_for_every_event_is_a_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ["npz", "h5", "py"])
 def test_labels_of_steps_under_the_name_of_labels_of_samples_are_an_error(tmp_path: Path, ending: str) -> None:
     table = {"t_us": [5, 1, 9], "unit": [0, 2, 1], "sample": [0, 0, 1], "label": np.zeros((2, 7), int)}
-    facts = r"label is int64\[2, 7\]; give one label for each sample, \[2\]; labels of steps, .* in a file step_label"
+    facts = r"label is int64\[2, 7\]; give one label for each sample, \[2\]; labels of steps, .*in a file step_label"
     if ending == "py":
         with pytest.raises(DataError, match=facts):
             own_events.from_arrays(table, "mine.py:table")

@@ -133,7 +133,7 @@ def test_later_tables_win_over_earlier_ones_and_over_the_data_set() -> None:
         ({"trian": {"epochs": 1}}, "unknown key 'trian'; did you mean 'train'.* allowed: data, net, loss"),
         ({"net": {"surrogate": {"kidn": "atan"}}}, "net.surrogate: unknown key 'kidn'; did you mean 'kind'"),
         ({"net": {"surrogate": {"kind": "tanh"}}}, "net.surrogate.kind: is 'tanh'; allowed: fast_sigmoid"),
-        ({"data": {"name": "mnist"}}, "data.name: is 'mnist'; did you mean 'nmnist'. allowed: digits"),
+        ({"data": {"name": "nmnis"}}, "data.name: is 'nmnis'; did you mean 'nmnist'. allowed: digits"),
         ({"data": {"name": "digits", "n_setps": 3}}, "data: unknown key 'n_setps'; did you mean 'n_steps'"),
         ({"data": {"name": "digits", "n_steps": "long"}}, "data.n_steps: is 'long'; allowed: whole numbers, 8 to"),
         ({"data": 3}, "data: is 3; give a table"),
