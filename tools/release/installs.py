@@ -89,6 +89,7 @@ def use(python: Path, version: str) -> dict[str, str]:
     if said != ["sparsesnn", version]:
         raise ReleaseError(f"sparsesnn --version says {said}")
     out = folder / "home" / "digits"
+    shutil.rmtree(out, ignore_errors=True)
     run(program, *DEMO, "--out", out, cwd=folder, env=env)
     result = json.loads((out / "result.json").read_text())
     code = "import numpy, torch; print(numpy.__version__, torch.__version__)"
