@@ -1,4 +1,4 @@
-"""`./dev release`: a release is refused for each of its reasons, and what is inside a package is read as it is."""
+"""`./dev release`: each reason against a release is found, and so are faults inside a package."""
 
 from __future__ import annotations
 
