@@ -224,9 +224,7 @@ def take_turn(process: subprocess.Popen[str], tree: Path, name: str) -> int:
     except BrokenPipeError:
         answer = ""
     if not answer.strip().isdecimal():
-        sys.exit(
-            f"regress: the commit in {process.args[5]} cannot take a step of the network '{name}'; its message is above"
-        )  # type: ignore[index]
+        sys.exit(f"regress: {tree} cannot take a step of the network '{name}'; the message is above")
     return int(answer)
 
 

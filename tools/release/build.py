@@ -17,9 +17,11 @@ from release.project import ROOT, WORK, ReleaseError, environment, interpreters,
 
 
 def run_build(options: argparse.Namespace) -> None:
-    """The step `build`: fills dist/VERSION, with SHA256SUMS."""
+    """The step `build`: fills dist/VERSION, with SHA256SUMS, and COMMIT, from which the packages are built."""
     shutil.rmtree(options.dist, ignore_errors=True)
-    build_all(options, options.dist, WORK / "first")
+    commit = run("git", "rev-parse", "HEAD").strip()
+    build_all(options, commit, options.dist, WORK / "first")
+    (options.dist / "COMMIT").write_text(f"{commit}\n")
     sums = checksums(options.dist)
     (options.dist / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()))
     print((options.dist / "SHA256SUMS").read_text(), end="")
@@ -32,7 +34,11 @@ def run_again(options: argparse.Namespace) -> None:
         ReleaseError: A second build, in folders of other names, has other bytes.
     """
     again = WORK / "again"
-    build_all(options, again / "dist", again / "in-a-folder-with-a-longer-name")
+    if not (options.dist / "COMMIT").exists():
+        raise ReleaseError(f"{options.dist} holds no packages to compare with; take the step build first")
+    build_all(
+        options, (options.dist / "COMMIT").read_text().strip(), again / "dist", again / "in-a-folder-with-a-longer-name"
+    )
     first, second = checksums(options.dist), checksums(again / "dist")
     if first != second:
         differ = sorted(name for name in first | second if first.get(name) != second.get(name))
@@ -42,20 +48,20 @@ def run_again(options: argparse.Namespace) -> None:
     print(f"{len(first)} files, built twice in different folders: the same bytes")
 
 
-def build_all(options: argparse.Namespace, dist: Path, work: Path) -> None:
-    """Writes the source distribution and a wheel for each interpreter into `dist`."""
+def build_all(options: argparse.Namespace, commit: str, dist: Path, work: Path) -> None:
+    """Writes the source distribution of a commit, and a wheel for each interpreter, into `dist`."""
     shutil.rmtree(work, ignore_errors=True)
     shutil.rmtree(dist, ignore_errors=True)
     work.mkdir(parents=True)
     dist.mkdir(parents=True)
     tree = work / "tree"
     tree.mkdir()
-    run("git", "archive", "--output", work / "tree.tar", "HEAD")
+    run("git", "archive", "--output", work / "tree.tar", commit)
     with tarfile.open(work / "tree.tar") as archive:
         archive.extractall(tree, filter="data")
     # The environment's compiler and cache remain; its paths of Python modules do not.
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    env["SOURCE_DATE_EPOCH"] = run("git", "log", "-1", "--format=%ct").strip()
+    env["SOURCE_DATE_EPOCH"] = run("git", "log", "-1", "--format=%ct", commit).strip()
     source = None
     for version, python in interpreters(options, tried=False).items():
         builder = build_environment(python, WORK / f"build-{version}")

@@ -89,6 +89,7 @@ def use(python: Path, version: str) -> dict[str, str]:
     if said != ["sparsesnn", version]:
         raise ReleaseError(f"sparsesnn --version says {said}")
     out = folder / "home" / "digits"
+    shutil.rmtree(out, ignore_errors=True)
     run(program, *DEMO, "--out", out, cwd=folder, env=env)
     result = json.loads((out / "result.json").read_text())
     code = "import numpy, torch; print(numpy.__version__, torch.__version__)"
@@ -105,7 +106,8 @@ def side_by_side(results: dict[str, dict[str, str]]) -> None:
     for torch, weights in by_torch.items():
         if len(weights) > 1:
             raise ReleaseError(f"the same demo with PyTorch {torch} gave other weights under another Python: {results}")
-    print(f"Python {', '.join(results)} next to one another: the same weights for the same PyTorch")
+    if len(results) > 1:
+        print(f"Python {', '.join(results)}, installed side by side: the same weights for the same PyTorch")
 
 
 def replace(python: Path, wheel: Path | None, version: str) -> None:
