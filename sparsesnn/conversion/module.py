@@ -29,7 +29,7 @@ def convert(module: nn.Module, *example: Any, grad_threshold: float = -math.inf,
         net = ss.convert(net, torch.zeros(4, 2, 700))  # an example of the input, as the training loop gives it
 
     The result is called like `module`, in the same loop; it has its class, its submodules, its `state_dict`, and its parameters, which an
-    optimizer made before goes on training. Each call begins at zero potentials.
+    existing optimizer continues to train. Each call begins at zero potentials.
 
     Args:
         module: float32, on the CPU. Its `forward` runs the whole sequence: a loop over time, or layers that do.
@@ -280,7 +280,7 @@ class _Engine:
         return result
 
     def _placeholder(self, leaf: Leaf, given: Tensor, real: dict[str, Tensor] | None = None) -> Any:
-        """What a module returns, with results where they are wanted; else, without numbers, the same object in every step."""
+        """The output of a module, with results where they are wanted; without any, the same object in every step."""
         key = leaf, given.shape
         if key not in self._placeholders:
             self._placeholders[key] = self._without_numbers(leaf, given.shape)

@@ -208,7 +208,7 @@ class _Wirer:
                     how = signal.problem if signal and signal.problem else "another tensor"
                     raise DescriptionError(
                         f"{leaf.where}: its state in step {k} is not the one that step {k - 1} returned ({how}); allowed: states passed on unchanged; "
-                        "pass on what the call before returned"
+                        "pass on the state of the call before"
                     )
 
     # ---- origins of currents -----------------------------------------------------------------------------------
