@@ -43,13 +43,13 @@ class Loop(nn.Module):
         return torch.stack(recorded)
 
 
-def sequence(a: int, b: int, c: int) -> nn.Module:
+def sequence(a: int, b: int, c: int) -> Any:
     """SpikingJelly's multi-step layers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from spikingjelly.activation_based import functional, layer, neuron
     options = {"tau": 10.0, "decay_input": False, "v_reset": None, "detach_reset": True}
-    net = nn.Sequential(layer.Linear(a, b), neuron.LIFNode(**options), layer.Linear(b, c), neuron.LIFNode(**options))
+    net: Any = nn.Sequential(layer.Linear(a, b), neuron.LIFNode(**options), layer.Linear(b, c), neuron.LIFNode(**options))
     functional.set_step_mode(net, "m")
     net.begin_anew = lambda: functional.reset_net(net)
     return net

@@ -141,6 +141,11 @@ class _Engine:
             if w.port != "state"
         }
         self.wanted |= {_Wanted(self.by_leaf[leaf], port) for leaf in self.recorded for port in ("spikes", "v")}
+        self.wanted |= {
+            _Wanted(self.by_leaf[leaf], "spikes")
+            for leaf in names.values()
+            if leaf.module._forward_hooks and leaf.spec and leaf.spec.fires
+        }
         sending = {link.sender for target in wiring.targets for link in target.links}
         heads = [w.target.leaf for w in self.wanted if w.port == "v" and w.target.leaf not in self.recorded]
         for leaf in heads:
