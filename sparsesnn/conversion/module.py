@@ -51,10 +51,10 @@ def convert(module: nn.Module, *example: Any, grad_threshold: float = -math.inf,
         raise DescriptionError(
             f"convert: module is {type(module).__name__}; allowed: a torch.nn.Module of a library; give the network itself"
         )
-    seen = trace(module, module.forward, example)
+    seen, wiring = _seen(module, example)
     made = _converted(module)
-    made.__dict__["_made_by"] = (example, float(grad_threshold), tuple(record))
-    if _runs_one_step(seen):
+    made.__dict__["_made_by"] = (seen.example, float(grad_threshold), tuple(record))
+    if wiring is None:
         warnings.warn(
             f"convert: {type(module).__name__}.forward runs one step a call, so it stays with the library, at its speed; put the loop over time into forward "
             "and give an example of 2 or more steps",
@@ -62,8 +62,29 @@ def convert(module: nn.Module, *example: Any, grad_threshold: float = -math.inf,
             stacklevel=2,
         )
         return made
-    made.__dict__["_engine"] = _Engine(seen, wire(seen), float(grad_threshold), tuple(record))
+    made.__dict__["_engine"] = _Engine(seen, wiring, float(grad_threshold), tuple(record))
     return made
+
+
+def _seen(module: nn.Module, example: tuple[Any, ...]) -> tuple[Trace, Wiring | None]:
+    """A trace and its wiring, of a few steps and samples if `forward` runs them; no wiring if it runs one step a call."""
+    small = tuple(map(_part, example))
+    if any(x is not y for x, y in zip(small, example, strict=True)):
+        try:
+            seen = trace(module, module.forward, small)
+            return seen, None if _runs_one_step(seen) else wire(seen)
+        except Exception:  # forward may need the sizes that it has: the whole example tells
+            pass
+    seen = trace(module, module.forward, example)
+    return seen, None if _runs_one_step(seen) else wire(seen)
+
+
+def _part(x: Any) -> Any:
+    """The beginning of a tensor of steps and samples, or of samples."""
+    if not isinstance(x, Tensor) or x.dim() < 2:
+        return x
+    part = x[:4, :3] if x.dim() > 2 else x[:4]
+    return x if part.shape == x.shape else part
 
 
 def _runs_one_step(seen: Trace) -> bool:
