@@ -176,6 +176,12 @@ class _Builder:
         return connections
 
     def _kind(self, target: Target, link: Link) -> Synapses:
+        last = link.synapses[-1]
+        if len(link.synapses) > 1 and _pools(last):
+            raise DescriptionError(
+                f"{last.where}: pools the currents of {link.synapses[-2].name}; allowed: pools of spikes, and of currents in front of the first neurons; put "
+                "the pool after the neurons"
+            )
         for leaf in link.synapses[:-1]:
             if not _pools(leaf):
                 raise DescriptionError(

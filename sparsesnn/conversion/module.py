@@ -321,6 +321,8 @@ class _Engine:
     def _without_numbers(self, leaf: Leaf, shape: torch.Size) -> Any:
         if leaf.spec is not None:
             return mapped(self.outputs[leaf], (empty(shape) for _ in leaf.spec.ports))
+        if not hasattr(leaf.module, "weight"):  # a pool, which may serve maps of several sizes
+            return type(leaf.module).forward(leaf.module, empty(shape))
         n = 1 if type(leaf.module).__name__ == "Linear" else 3
         return empty((*shape[: len(shape) - n], *self.shapes[leaf][-n:]))
 
