@@ -139,8 +139,7 @@ class SpikeBatch:
         spikes = spikes.transpose(0, 1) if batch_first else spikes
         n_steps, n_samples, n_neurons = spikes.shape
         flat = spikes.reshape(n_steps * n_samples, n_neurons)
-        fired = flat.detach() != 0
-        row, neuron = _places(fired)
+        row, neuron = _places(flat.detach())
         n_spikes = n_listed = torch.bincount(row, minlength=len(flat))
         listed = flat.detach()[row, neuron]
         if not graded and not bool((listed == 1).all()):
@@ -156,7 +155,7 @@ class SpikeBatch:
             raise SpikeListError("from_dense: entries are NaN or infinite; give finite numbers")
         if learns and gradient == "all":
             # first those that fired, then the others, each ascending
-            neuron = torch.argsort(~fired, dim=1, stable=True)
+            neuron = torch.argsort(flat.detach() == 0, dim=1, stable=True)
             row = torch.arange(len(flat), device=flat.device)[:, None].expand_as(neuron).reshape(-1)
             neuron = neuron.reshape(-1)
             n_listed = torch.full_like(n_spikes, n_neurons)
@@ -615,12 +614,12 @@ def _count(where: str, name: str, value: Any, least: int) -> int:
     return number
 
 
-def _places(fired: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column of every True, row by row."""
-    if fired.device.type != "cpu":
-        row, column = torch.nonzero(fired, as_tuple=True)
+def _places(flat: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and column of every number that is not 0, row by row."""
+    if flat.device.type != "cpu" or flat.dtype == torch.bfloat16:
+        row, column = torch.nonzero(flat, as_tuple=True)
         return row, column
-    found = np.divmod(np.flatnonzero(fired.numpy()), max(1, fired.shape[1]))  # a tenth of PyTorch's time
+    found = np.divmod(np.flatnonzero(flat.numpy() != 0), max(1, flat.shape[1]))  # a tenth of PyTorch's time
     return torch.from_numpy(found[0]), torch.from_numpy(found[1])
 
 

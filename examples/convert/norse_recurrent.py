@@ -1,4 +1,4 @@
-"""Norse: a recurrent matrix of one's own, a Linear that reads the spikes of the step before."""
+"""Norse: a recurrent matrix, as a Linear that reads the spikes of the step before."""
 
 import norse.torch as norse
 import torch

@@ -28,10 +28,10 @@ INPUT = "input"
 
 @dataclass(eq=False)
 class Built:
-    """The model, and what it reads from the library's modules before each pass.
+    """The model, and its inputs from the library's modules before each pass.
 
     Args:
-        model: its layers have no parameters of their own.
+        model: its layers have no own parameters.
         names: of the populations, by module.
         order: int[n] of each population on maps, by module: the library's neuron of each of ours; others have the same order.
         tensors: by population and tensor, a function that returns its values.
@@ -176,6 +176,12 @@ class _Builder:
         return connections
 
     def _kind(self, target: Target, link: Link) -> Synapses:
+        last = link.synapses[-1]
+        if len(link.synapses) > 1 and _pools(last):
+            raise DescriptionError(
+                f"{last.where}: pools the currents of {link.synapses[-2].name}; allowed: pools of spikes, and of currents in front of the first neurons; put "
+                "the pool after the neurons"
+            )
         for leaf in link.synapses[:-1]:
             if not _pools(leaf):
                 raise DescriptionError(
@@ -291,7 +297,7 @@ def _channels_last(shape: tuple[int, ...]) -> Tensor:
 
 
 def _sum(tensors: list[Callable[[], Tensor]]) -> Tensor:
-    """The sum of what the functions return."""
+    """The sum of the functions' results."""
     total = tensors[0]()
     for read in tensors[1:]:
         total = total + read()

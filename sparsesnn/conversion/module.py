@@ -29,7 +29,7 @@ def convert(module: nn.Module, *example: Any, grad_threshold: float = -math.inf,
         net = ss.convert(net, torch.zeros(4, 2, 700))  # an example of the input, as the training loop gives it
 
     The result is called like `module`, in the same loop; it has its class, its submodules, its `state_dict`, and its parameters, which an
-    optimizer made before goes on training. Each call begins at zero potentials.
+    existing optimizer continues to train. Each call begins at zero potentials.
 
     Args:
         module: float32, on the CPU. Its `forward` runs the whole sequence: a loop over time, or layers that do.
@@ -51,10 +51,10 @@ def convert(module: nn.Module, *example: Any, grad_threshold: float = -math.inf,
         raise DescriptionError(
             f"convert: module is {type(module).__name__}; allowed: a torch.nn.Module of a library; give the network itself"
         )
-    seen = trace(module, module.forward, example)
+    seen, wiring = _seen(module, example)
     made = _converted(module)
-    made.__dict__["_made_by"] = (example, float(grad_threshold), tuple(record))
-    if _runs_one_step(seen):
+    made.__dict__["_made_by"] = (seen.example, float(grad_threshold), tuple(record))
+    if wiring is None:
         warnings.warn(
             f"convert: {type(module).__name__}.forward runs one step a call, so it stays with the library, at its speed; put the loop over time into forward "
             "and give an example of 2 or more steps",
@@ -62,8 +62,29 @@ def convert(module: nn.Module, *example: Any, grad_threshold: float = -math.inf,
             stacklevel=2,
         )
         return made
-    made.__dict__["_engine"] = _Engine(seen, wire(seen), float(grad_threshold), tuple(record))
+    made.__dict__["_engine"] = _Engine(seen, wiring, float(grad_threshold), tuple(record))
     return made
+
+
+def _seen(module: nn.Module, example: tuple[Any, ...]) -> tuple[Trace, Wiring | None]:
+    """A trace and its wiring, of a few steps and samples if `forward` runs them; no wiring if it runs one step a call."""
+    small = tuple(map(_part, example))
+    if any(x is not y for x, y in zip(small, example, strict=True)):
+        try:
+            seen = trace(module, module.forward, small)
+            return seen, None if _runs_one_step(seen) else wire(seen)
+        except Exception:  # forward may need the sizes that it has: the whole example tells
+            pass
+    seen = trace(module, module.forward, example)
+    return seen, None if _runs_one_step(seen) else wire(seen)
+
+
+def _part(x: Any) -> Any:
+    """The beginning of a tensor of steps and samples, or of samples."""
+    if not isinstance(x, Tensor) or x.dim() < 2:
+        return x
+    part = x[:4, :3] if x.dim() > 2 else x[:4]
+    return x if part.shape == x.shape else part
 
 
 def _runs_one_step(seen: Trace) -> bool:
@@ -141,6 +162,11 @@ class _Engine:
             if w.port != "state"
         }
         self.wanted |= {_Wanted(self.by_leaf[leaf], port) for leaf in self.recorded for port in ("spikes", "v")}
+        self.wanted |= {
+            _Wanted(self.by_leaf[leaf], "spikes")
+            for leaf in names.values()
+            if leaf.module._forward_hooks and leaf.spec and leaf.spec.fires
+        }
         sending = {link.sender for target in wiring.targets for link in target.links}
         heads = [w.target.leaf for w in self.wanted if w.port == "v" and w.target.leaf not in self.recorded]
         for leaf in heads:
@@ -280,7 +306,7 @@ class _Engine:
         return result
 
     def _placeholder(self, leaf: Leaf, given: Tensor, real: dict[str, Tensor] | None = None) -> Any:
-        """What a module returns, with results where they are wanted; else, without numbers, the same object in every step."""
+        """The output of a module, with results where they are wanted; without any, the same object in every step."""
         key = leaf, given.shape
         if key not in self._placeholders:
             self._placeholders[key] = self._without_numbers(leaf, given.shape)
@@ -295,6 +321,8 @@ class _Engine:
     def _without_numbers(self, leaf: Leaf, shape: torch.Size) -> Any:
         if leaf.spec is not None:
             return mapped(self.outputs[leaf], (empty(shape) for _ in leaf.spec.ports))
+        if not hasattr(leaf.module, "weight"):  # a pool, which may serve maps of several sizes
+            return type(leaf.module).forward(leaf.module, empty(shape))
         n = 1 if type(leaf.module).__name__ == "Linear" else 3
         return empty((*shape[: len(shape) - n], *self.shapes[leaf][-n:]))
 

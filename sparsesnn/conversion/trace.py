@@ -1,4 +1,4 @@
-"""Runs a person's `forward` once and follows what passes between its modules."""
+"""Runs a person's `forward` once and follows tensors from module to module."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sparsesnn.conversion.lines import own_line
 
 @dataclass
 class Trace:
-    """What one call of a network showed.
+    """One call of a network.
 
     Args:
         leaves: all modules.
-        tracing: labels of what they made.
+        tracing: labels of their outputs.
         example: the arguments.
     """
 
@@ -34,7 +34,7 @@ class Trace:
 
 
 def trace(network: nn.Module, forward: Callable[..., Any], example: tuple[Any, ...]) -> Trace:
-    """Calls `forward(*example)`; the network, its buffers and PyTorch's random numbers are then as they were, but neurons start anew."""
+    """Calls `forward(*example)`; the network, its buffers and PyTorch's random numbers are then unchanged, but neurons start at zero."""
     leaves = find_leaves(network)
     tracing = Tracing()
     buffers = {id(m): {k: None if x is None else x.clone() for k, x in m._buffers.items()} for m in network.modules()}
@@ -70,7 +70,7 @@ def _start(leaves: list[Leaf]) -> None:
 
 
 def _followed(leaf: Leaf, own: Callable[..., Any], tracing: Tracing) -> Callable[..., Any]:
-    """Calls a known module, and labels what it returns."""
+    """Calls a known module, and labels its output."""
 
     def forward(given: Tensor, *args: Any, **kwargs: Any) -> Any:
         others = list(tensors_in((list(args), kwargs)))

@@ -208,7 +208,7 @@ class _Wirer:
                     how = signal.problem if signal and signal.problem else "another tensor"
                     raise DescriptionError(
                         f"{leaf.where}: its state in step {k} is not the one that step {k - 1} returned ({how}); allowed: states passed on unchanged; "
-                        "pass on what the call before returned"
+                        "pass on the state of the call before"
                     )
 
     # ---- origins of currents -----------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class _Wirer:
         index, place = self.tracing.decode(labels)
         made = place >= 0
         ports = self.tracing.ports
-        n_out = int(np.prod(synapses.calls[0].ports[0].shape[-_n_features(synapses) :]))
+        n_out = int(np.prod(ports[int(index[made][0])].shape[-_n_features(synapses) :]))
         features = np.broadcast_to(np.arange(labels.shape[2]), labels.shape)
         row = np.where(made, place // n_out, -1)
         call = np.where(made, np.array([p.call.index for p in ports])[index], -1)
@@ -300,7 +300,7 @@ class _Wirer:
             if x is not None and x.problem:
                 raise self._changed(synapses, x)
         for j in range(terms):
-            n_in = int(np.prod(synapses.calls[0].given.shape[-_n_features(synapses) :]))
+            n_in = int(np.prod(synapses.calls[max(signals)].given.shape[-_n_features(synapses) :]))
             read = torch.full((*call.shape, n_in), ZERO)
             for k, x in signals.items():
                 if x is None:

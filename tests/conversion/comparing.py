@@ -61,7 +61,7 @@ def compare(
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
     least = max(
         1e-4, *(1e-3 * float(b.abs().max()) for b in d_theirs)
-    )  # float32 rounds what is smaller, the library's too
+    )  # smaller numbers are rounding, the library's too
     names = [name for name, p in network.named_parameters() if p.requires_grad]
     for k, (a, b) in enumerate(zip(d_ours, d_theirs, strict=True)):
         worst = _distance(a, b, least)

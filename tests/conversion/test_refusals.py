@@ -79,6 +79,34 @@ def test_by_module_and_line(network: Callable[[], nn.Module], message: str) -> N
         ss.convert(network(), spikes(4, 3, 31))
 
 
+def test_pools_of_currents() -> None:
+    class Maps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.pool, self.second = nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3)
+            self.hidden, self.output = snn.Leaky(beta=0.5), snn.Leaky(beta=0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            a, b = self.hidden.init_leaky(), self.output.init_leaky()
+            for _ in range(4):
+                s, a = self.hidden(self.pool(self.first(x)), a)  # in front of the first neurons any layer may stand
+                y, b = self.output(self.pool(self.second(s)), b)
+            return y
+
+    with pytest.raises(
+        ss.errors.DescriptionError,
+        match=r"pool \(MaxPool2d\).*pools the currents of second.*put the pool after the neurons",
+    ):
+        ss.convert(Maps(), torch.rand(3, 1, 16, 16))
+
+
+def test_a_whole_batch_as_example_is_traced_in_part() -> None:
+    network, calls = Two(), []
+    network.first.register_forward_hook(lambda module, given, made: calls.append(made.shape))
+    ss.convert(network, spikes(50, 20, 31))
+    assert calls == [(3, 23)] * 4
+
+
 def test_a_recurrent_bias_in_some_steps() -> None:
     class Late(Two):
         def forward(self, x: Tensor) -> Tensor:

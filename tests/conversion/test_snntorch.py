@@ -106,6 +106,49 @@ def test_an_image_at_every_step_is_computed_once() -> None:
     assert converted._engine.wiring.front.is_spikes is False
 
 
+def test_another_number_of_steps() -> None:
+    torch.manual_seed(0)
+    network, x = Loop([31, 23, 7], NEURONS["Leaky"], repeats=9), torch.rand(3, 31)
+    converted = ss.convert(network, x)
+    for repeats in (4, 12):
+        network.repeats = converted.repeats = repeats
+        assert torch.equal(converted(x)[0], network(x)[0])
+        assert len(converted(x)[0]) == repeats
+
+
+def test_weighted_sums_as_output_and_gradients_of_the_input() -> None:
+    class Sums(Loop):
+        def forward(self, x: Tensor) -> Any:
+            v, recorded = self.neurons[0].init_leaky(), []
+            for step in x:
+                s, v = self.neurons[0](self.synapses[0](step), v)
+                recorded.append(self.synapses[1](s))
+            return {"sums": torch.stack(recorded).mean(0)}
+
+    torch.manual_seed(0)
+    network, x = Sums([31, 23, 7], NEURONS["Leaky"]), spikes(13, 3, 31)
+    gradients = []
+    for model in (network, ss.convert(network, x)):
+        given = x.clone().requires_grad_()
+        made = model(given)["sums"]
+        gradients.append((made, *torch.autograd.grad(made.square().sum(), given)))
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-6)
+
+
+def test_hooks_of_neurons_see_their_spikes() -> None:
+    torch.manual_seed(0)
+    network, x = Loop([31, 23, 7], NEURONS["Leaky"], potentials=False), spikes(13, 3, 31)
+    seen: list[Tensor] = []
+    network.neurons[0].register_forward_hook(lambda module, given, made: seen.append(made[0].detach()))
+    converted = ss.convert(network, x)
+    seen.clear()
+    network(x)
+    theirs = torch.stack(seen)
+    seen.clear()
+    converted(x)
+    assert torch.equal(torch.stack(seen), theirs)
+
+
 class Skip(nn.Module):
     """A recurrent matrix, a connection past a layer, and hidden records."""
 

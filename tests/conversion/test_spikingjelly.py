@@ -151,6 +151,28 @@ def test_a_pool_before_the_flattened_end() -> None:
     check(network, spikes(7, 3, 2, 9, 9))
 
 
+def test_one_pool_for_two_layers() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.last = (
+                layer.Conv2d(2, 5, 3),
+                layer.Conv2d(5, 6, 3),
+                layer.Linear(6 * 2 * 3, 7),
+            )
+            self.a, self.b, self.c = (neuron.IFNode(v_threshold=0.3) for _ in range(3))
+            self.pool = layer.MaxPool2d(2)
+            functional.set_step_mode(self, "m")
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.pool(self.b(self.second(self.pool(self.a(self.first(x))))))
+            made: Tensor = self.c(self.last(y.flatten(2)))
+            return made
+
+    torch.manual_seed(0)
+    check(Shared(), spikes(7, 3, 2, 14, 18))
+
+
 def test_maps_as_output() -> None:
     class Whole(Maps):
         def forward(self, x: Tensor) -> Tensor:

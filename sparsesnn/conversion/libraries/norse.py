@@ -37,7 +37,7 @@ def spec_of(module: Any, where: str) -> Spec | None:
     if kind not in _KNOWN:
         names = ", ".join(x.__name__ for x in _KNOWN)
         raise refuse(
-            where, "the neuron", kind.__name__, names, "use one of these, and a Linear of its own for recurrence"
+            where, "the neuron", kind.__name__, names, "use one of these, with a separate Linear for recurrence"
         )
     if getattr(module, "record_states", False):
         raise refuse(

@@ -1,4 +1,4 @@
-"""What a library's file says about one of its neuron modules."""
+"""A neuron module of a library, described in our terms by the library's file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Spec:
         model: the class of neurons here.
         options: its arguments that are no numbers per neuron.
         tensors: returns its parameters by name, [] or one per neuron, differentiable functions of the module's own.
-        ports: what each tensor of the module's output is: "spikes"; "v", our potential before the reset; "state": anything else.
+        ports: the meaning of each tensor of the module's output: "spikes"; "v", our potential before the reset; "state": anything else.
         layout: see `LAYOUTS`.
         reset: sets the module's own state to its beginning.
         loop: the module's recurrent `Linear`, inside it.

@@ -4,7 +4,7 @@
     IFNode             v = v + x
     ParametricLIFNode  1/τ = sigmoid(w)
 
-A hard reset to v_reset other than 0 is the same in v - v_reset. Source: Fang et al. 2023; SpikingJelly 0.0.0.0.14.
+A hard reset to v_reset other than 0 is the same in v - v_reset. Source: Fang et al. 2023; SpikingJelly 2.0.0 and 0.0.0.0.14.
 """
 
 from __future__ import annotations
