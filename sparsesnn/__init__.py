@@ -134,6 +134,7 @@ else:
         *(
             "bench",
             "config",
+            "conversion",
             "datasets",
             "dense",
             "host",

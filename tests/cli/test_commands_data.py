@@ -273,9 +273,9 @@ def test_an_empty_sample_is_drawn(tmp_path):
     [
         (["build"], "data build: the data set is missing; name one, or give --config FILE"),
         (["show"], "data show: the data set is missing"),
-        (["build", "mnist"], f"data.name: is 'mnist'; did you mean 'nmnist'? allowed: {', '.join(datasets.NAMES)}"),
-        (["info", "mnist"], f"unknown data set 'mnist'; did you mean 'nmnist'? allowed: {', '.join(datasets.NAMES)}"),
-        (["clear", "mnist"], "unknown data set 'mnist'"),
+        (["build", "nmnits"], f"data.name: is 'nmnits'; did you mean 'nmnist'? allowed: {', '.join(datasets.NAMES)}"),
+        (["info", "nmnits"], f"unknown data set 'nmnits'; did you mean 'nmnist'? allowed: {', '.join(datasets.NAMES)}"),
+        (["clear", "nmnits"], "unknown data set 'nmnits'"),
         (["build", "synthetic", "--set", "data.steps=3"], "data: unknown key 'steps'; did you mean 'n_steps'?"),
         (["build", "synthetic", "--split", "valid"], "synthetic has no split 'valid'; allowed: train, test"),
         (["build", "--config", "absent.toml"], "--config: absent.toml cannot be read"),
