@@ -49,7 +49,9 @@ def sequence(a: int, b: int, c: int) -> Any:
         warnings.simplefilter("ignore", DeprecationWarning)
         from spikingjelly.activation_based import functional, layer, neuron
     options = {"tau": 10.0, "decay_input": False, "v_reset": None, "detach_reset": True}
-    net: Any = nn.Sequential(layer.Linear(a, b), neuron.LIFNode(**options), layer.Linear(b, c), neuron.LIFNode(**options))
+    net: Any = nn.Sequential(
+        layer.Linear(a, b), neuron.LIFNode(**options), layer.Linear(b, c), neuron.LIFNode(**options)
+    )
     functional.set_step_mode(net, "m")
     net.begin_anew = lambda: functional.reset_net(net)
     return net

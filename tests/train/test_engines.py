@@ -257,9 +257,7 @@ def test_spikes_with_values_are_for_engines_whose_lists_carry_them() -> None:
         engine.start()
         losses.append(engine.step(replace(some_batch(), spikes=spikes), 0.01).loss)
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    with pytest.raises(
-        ConfigError, match="data.duplicates.*'ipu-model'.*give duplicates = 'binary' .* cpu or dense"
-    ):
+    with pytest.raises(ConfigError, match="data.duplicates.*'ipu-model'.*give duplicates = 'binary' .* cpu or dense"):
         make_engine("ipu-model", network, training)
     engine = make_engine("ipu-model", network, TRAINING)
     engine.start()
