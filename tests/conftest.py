@@ -26,6 +26,7 @@ HEART = ("description", "engine", "gradients")
 SMOKE = (
     "cli/test_cli.py::test_train_print_rerun_and_eval",
     "cli/test_commands_data.py::test_build_verify_info_clear",
+    "conversion/test_snntorch.py::test_static_layers_in_front_stay",
     "data/test_binning.py::test_rules_for_duplicates",
     "data/test_cache.py::test_round_trip_is_the_identity",
     "data/test_stream.py::test_the_slices_of_all_ranks_are_the_batch_of_one",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import torch
 from torch import Tensor, nn
@@ -124,6 +124,7 @@ class Layer(Loadable, PopulationModule):
 
     if TYPE_CHECKING:  # `nn.Module.__call__` returns Any; the output is a `SpikeBatch` or a tensor: see `forward`
 
+        @overload
         def __call__(
             self,
             inputs: LayerInput | Sequence[LayerInput],
@@ -132,8 +133,22 @@ class Layer(Loadable, PopulationModule):
             packed: bool = False,
             first_sample: int = 0,
             n_steps: int | None = None,
-            potentials: bool = False,
+            potentials: Literal[False] = False,
+        ) -> tuple[Any, LayerState]: ...
+
+        @overload
+        def __call__(
+            self,
+            inputs: LayerInput | Sequence[LayerInput],
+            state: LayerState | None = None,
+            *,
+            packed: bool = False,
+            first_sample: int = 0,
+            n_steps: int | None = None,
+            potentials: bool,
         ) -> tuple[Any, ...]: ...
+
+        def __call__(self, *inputs: Any, **options: Any) -> tuple[Any, ...]: ...
 
     @property
     def is_traceable(self) -> bool:
