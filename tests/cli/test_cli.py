@@ -229,9 +229,9 @@ def test_seeds(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["train"], 2, f"the data set is missing; give one of {', '.join(datasets.NAMES)}"),
         (["train", "configs/digits.toml"], 2, "yin_yang; a file is given as --config configs/digits.toml"),
         (
-            ["train", "mnist"],
+            ["train", "nmnits"],
             2,
-            f"data.name: is 'mnist'; did you mean 'nmnist'? allowed: {', '.join(datasets.NAMES)}",
+            f"data.name: is 'nmnits'; did you mean 'nmnist'? allowed: {', '.join(datasets.NAMES)}",
         ),
         (["train", "digits", "--set", "optim.learning=1"], 2, "optim: unknown key 'learning'"),
         (["train", "digits", "--set", "lr=1"], 2, "write section.key=value"),

@@ -322,8 +322,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "type": (with_tensors(lambda x: x.update({WEIGHT: torch.zeros(N, 8).double()})), f"{WEIGHT} is torch.float64"),
     "missing": (with_tensors(lambda x: x.update(y=x.pop(WEIGHT))), f"{WEIGHT}' is missing"),
     "unknown neuron": (
-        changed(lambda x: x["network"]["populations"]["hidden"].update(model="Fast")),
-        r"'Fast'.*to load give neurons=",
+        changed(lambda x: x["network"]["populations"]["hidden"].update(model="Absent")),
+        r"'Absent'.*to load give neurons=",
     ),
     "unknown backend": (changed(lambda x: x.update(backend="tpu")), "tpu.*give another backend"),
     "huge": (

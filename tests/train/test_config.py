@@ -334,10 +334,10 @@ def test_a_printed_configuration_explains_every_option_and_reads_back() -> None:
 
 def test_the_arguments_of_a_new_neuron_model_are_options_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass(frozen=True)
-    class Adaptive(LIF):
+    class AdaptiveOption(LIF):
         rho: PerNeuron = option(0.75, "decay of the adaptation per step", low=0, high=1)
 
-    models = {**catalog.MODELS, "Adaptive": Adaptive}
+    models = {**catalog.MODELS, "AdaptiveOption": AdaptiveOption}
     monkeypatch.setattr(catalog, "MODELS", models)
     config = Config.resolve({"net": {"rho": 0.5}})
     assert config.net.neurons["rho"] == 0.5
