@@ -64,11 +64,13 @@ def main(epochs: int) -> float:
     ss.init.init_activity(model, [parts["train"].batch(range(30))], 0.05, readout_std=0.25)
     optimizer = ss.Adam(model.parameters(), lr=5e-3)
     for epoch in range(epochs):
+        losses = []
         for spikes, targets in ss.Stream(parts["train"], None, 10, shuffle=True, seed=0).epoch(epoch):
             loss, _ = model.learn(spikes, RegressionLoss(targets, "step"))
             optimizer.step()
             optimizer.zero_grad()
-        print(f"epoch {epoch + 1}: mean squared error {float(loss):.4f} in the last batch")
+            losses.append(float(loss))
+        print(f"epoch {epoch + 1}: mean squared error {np.mean(losses):.4f}")
     with torch.no_grad():
         outputs = model(parts["test"].batch(range(50))).potentials
     assert outputs is not None, "the network ends in LI"
