@@ -65,10 +65,11 @@ def problems_of(package: Path, version: str) -> Iterator[str]:
 
 def leaks(data: bytes) -> Iterator[str]:
     """Paths of this machine and secrets in the bytes of a file."""
-    for place in {str(ROOT), str(Path.home())}:
+    for place in sorted({str(ROOT), str(Path.home())}, key=len, reverse=True):  # one may lie within the other
         found = re.search(re.escape(place.encode()) + rb"/[\w./-]*", data)
         if len(place) > 1 and found:
             yield f"holds a path of this machine, {found[0].decode()}"
+            break
     for meaning, pattern in SECRETS.items():
         for found in re.finditer(pattern, data):
             if not re.search(rb"user|name|example", found[0]):
