@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sparsesnn.datasets import arrays, camera_reader
+from sparsesnn.datasets import arrays, camera_reader, reader_process
 from sparsesnn.datasets.hdf5_items import most_entries
 from sparsesnn.datasets.text_events import read_text
 from sparsesnn.errors import DataError, MissingDependencyError
@@ -218,19 +217,7 @@ def _decoder(path: Path) -> Iterator[tuple[tuple[int, int], Iterator[Block]]]:
         raise DataError(
             f"{path}: is read by a separate process, which this Python cannot start because sys.executable is empty; run it as a program"
         )
-    process = subprocess.Popen(
-        [sys.executable, "-I", camera_reader.__file__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-            "PYTHONUTF8": "1",
-            "RUST_BACKTRACE": "0",
-        },
-    )
+    process = reader_process.start(camera_reader.__file__)
     assert process.stdin is not None, "opened with a pipe"
     assert process.stdout is not None, "opened with a pipe"
     request = {
@@ -247,10 +234,7 @@ def _decoder(path: Path) -> Iterator[tuple[tuple[int, int], Iterator[Block]]]:
         yield (int(sensor[0]), int(sensor[1])), _blocks(process, path)
     finally:
         process.kill()
-        for pipe in (process.stdin, process.stdout):
-            with suppress(OSError):
-                pipe.close()
-        process.wait()
+        reader_process.end(process)
 
 
 def _blocks(process: subprocess.Popen[bytes], path: Path) -> Iterator[Block]:
@@ -293,5 +277,6 @@ def _death(process: subprocess.Popen[bytes], path: Path) -> DataError:
         return DataError(
             f"{path}: its reader made no progress in {SECONDS:g} seconds; the file is damaged, or its disk hangs: get a fresh copy"
         )
-    how = f"signal {-code}" if code < 0 else f"status {code}"
-    return DataError(f"{path}: is damaged: its reader ended with {how} on it; get a fresh copy")
+    return DataError(
+        f"{path}: is damaged: its reader ended with {reader_process.describe(code)} on it; get a fresh copy"
+    )

@@ -451,9 +451,7 @@ class EventSet:
         labels = self.labels[chosen]
         if augment and rng is not None:
             if augment.mix:
-                _, partner, start, stop = self._sources(chosen, rng, augment, self._partners(partners))
-                step = np.arange(self.n_steps)
-                theirs = (step >= start[:, None]) & (step < stop[:, None])
+                _, partner, theirs = self._sources(chosen, rng, augment, self._partners(partners))
                 labels = np.where(theirs if labels.ndim == 2 else theirs[:, :, None], self.labels[partner], labels)
             source = augment.label_steps(chosen, n_steps=self.n_steps, seed=rng[0], epoch=rng[1])
             labels = moved_labels(labels, source)
@@ -465,9 +463,7 @@ class EventSet:
     ) -> npt.NDArray[np.float32]:
         """float32[B, C], the share of each class in each sample of a mixed batch; arguments as in `batch`."""
         chosen = self.checked(indices)
-        _, partner, start, stop = self._sources(chosen, rng, augment, self._partners(partners))
-        step = np.arange(self.n_steps)
-        theirs = (step >= start[:, None]) & (step < stop[:, None])
+        _, partner, theirs = self._sources(chosen, rng, augment, self._partners(partners))
         n_own = np.where(theirs, 0, self.list_sums[chosen]).sum(1)
         n_theirs = np.where(theirs, self.list_sums[partner], 0).sum(1)
         share = n_theirs / np.maximum(1, n_own + n_theirs)
@@ -517,9 +513,7 @@ class EventSet:
         partners: npt.NDArray[np.int64],
     ) -> SpikeBatch:
         n_samples, n_steps, n_neurons = chosen.size, self.n_steps, self.n_neurons
-        mate, partner, start, stop = self._sources(chosen, rng, augment, partners)
-        step = np.arange(n_steps)
-        theirs = (step >= start[:, None]) & (step < stop[:, None])
+        mate, partner, theirs = self._sources(chosen, rng, augment, partners)
         spikes = self._events(
             np.where(theirs, self.n_spikes[partner], self.n_spikes[chosen]),
             np.where(theirs, self._list_starts(partner), self._list_starts(chosen)),
@@ -550,16 +544,15 @@ class EventSet:
 
     def _sources(
         self, chosen: Array, rng: tuple[int, int], augment: Augment, partners: Array
-    ) -> tuple[Array, Array, Array, Array]:
-        """int64[B] each: the partner to blend with (the sample itself: none), then mixing partner, start and stop."""
-        mate = chosen
-        if augment.blend:
-            mate = augment.blending(chosen, labels=self.labels, partners=partners, seed=rng[0], epoch=rng[1])
+    ) -> tuple[Array, Array, Array]:
+        """The partner to blend with int64[B] (the sample itself: none); the partner to mix with int64[B], and whether a step is its, bool[B, T]."""
+        mate = augment.blending(chosen, labels=self.labels, partners=partners, seed=rng[0], epoch=rng[1])
         partner, start, stop = augment.mixing(
             chosen, partners=partners, n_steps=self.n_steps, seed=rng[0], epoch=rng[1]
         )
-        unmixed = mate != chosen
-        return mate, np.where(unmixed, chosen, partner), np.where(unmixed, 0, start), np.where(unmixed, 0, stop)
+        unmixed, step = mate != chosen, np.arange(self.n_steps)
+        theirs = (step >= start[:, None]) & (step < stop[:, None]) & ~unmixed[:, None]
+        return mate, np.where(unmixed, chosen, partner), theirs
 
     def _events(self, n_spikes: Array, starts: Array) -> tuple[Array, Array, Array]:
         """`(sample, step, unit)`, int64[S] each, one entry per event, from lists with lengths and starts [B, T]."""

@@ -9,10 +9,11 @@
 
 Arrays: every event has an entry in the time `t_us`, `t_ms` or `t_s`, in `unit` (or the pixel `x`, `y` and the polarity `p`)
 and in `sample`, the number of its sample; every sample has a `label`, a number from 0 or a text, and may have a `group`
-(and any number of `group_NAME`) and a `part`: train, valid or test. Instead of `label`, `step_label` [samples, steps] has a class for
-each step (-1: none), `target` [samples, K] values for each sample, `step_target` [samples, steps, K] values for each step (NaN: none). Files in SHD's format are read too, with any number
-of channels, with or without `extra/`. A function returns such arrays in a dict, an `EventSet`, or a dict of `EventSet`s
-by part. Unit order: unit // pool; pixels as id = x + W*(y + H*p).
+(and any number of `group_NAME`) and a `part`: train, valid or test. Instead of `label`, `step_label` [samples, steps] has a
+class for each step (-1: none), `target` [samples, K] values for each sample, `step_target` [samples, steps, K] values for
+each step (NaN: none). Files in SHD's format are read too, with any number of channels, with or without `extra/`. A function
+returns such arrays in a dict, an `EventSet`, or a dict of `EventSet`s by part. Unit order: unit // pool; pixels as
+id = x + W*(y + H*p).
 
 Recordings of cameras (`.aedat4`, `.raw`, `.dat`, or text with lines `t x y p`) are samples, or are cut into windows of n_steps of `dt_ms`, one
 every `stride_ms`. Labels are the names of folders, or intervals in `recording.labels.csv`, with

@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sparsesnn.datasets import hdf5_items
+from sparsesnn.datasets import hdf5_items, reader_process
 from sparsesnn.datasets.hdf5_items import BLOCK_SAMPLES as BLOCK_SAMPLES
 from sparsesnn.datasets.hdf5_items import RefusedError
 from sparsesnn.errors import DataError, MissingDependencyError
@@ -122,14 +121,7 @@ def read_tree(path: Path, name: str, most: int) -> dict[str, Any] | None:
 
 def _ask(path: Path, request: dict[str, Any], choose: Callable[[Any], Any] | None = None) -> None:
     """Lets another process read a file; a line that it prints before its verdict goes to `choose`."""
-    process = subprocess.Popen(
-        [sys.executable, "-I", str(PROBE)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUTF8": "1"},
-    )
+    process = reader_process.start(PROBE, text=True)
     assert process.stdin is not None, "opened with a pipe"
     assert process.stdout is not None, "opened with a pipe"
     answer: Any = {}
@@ -147,10 +139,7 @@ def _ask(path: Path, request: dict[str, Any], choose: Callable[[Any], Any] | Non
         process.kill()
         raise
     finally:
-        for pipe in (process.stdin, process.stdout):
-            with suppress(OSError):
-                pipe.close()
-        code = process.wait()
+        code = reader_process.end(process)
     _judge(path, answer, code)
 
 
@@ -161,5 +150,6 @@ def _judge(path: Path, answer: Any, code: int) -> None:
     if "error" in answer:
         raise DataError(f"{path}: {why(answer['error'] or answer['type'], answer['errno'])}")
     if "done" not in answer:
-        how = f"signal {-code}" if code < 0 else f"status {code}"
-        raise DataError(f"{path}: is damaged: the HDF5 library ended with {how} on it; get a fresh copy")
+        raise DataError(
+            f"{path}: is damaged: the HDF5 library ended with {reader_process.describe(code)} on it; get a fresh copy"
+        )

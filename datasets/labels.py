@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from sparsesnn.task import NO_LABEL
 from sparsesnn.typed import typed
 from sparsesnn.wording import count
 
+if TYPE_CHECKING:
+    from sparsesnn.datasets.event_set import EventSet
+
 Array = npt.NDArray[Any]
 
 #: the arrays that hold labels, and their shapes
@@ -23,6 +26,14 @@ FORMS: Mapping[str, str] = {
     "targets": "[n, K], values for each sample",
     "step_targets": "[n, T, K], values for each step, NaN for none",
 }
+
+
+def label_text(event_set: EventSet, sample: int, shown: Callable[[str], str] = str) -> str:
+    """Such as `class 3 (left)`, or the task if labels are no single classes; `shown`: makes a name fit to be shown."""
+    if not event_set.task.is_plain:
+        return event_set.task.name
+    label, names = int(event_set.labels[sample]), event_set.classes
+    return f"class {label}" + (f" ({shown(names[label])})" if label < len(names) and names[label] != str(label) else "")
 
 
 def check_labels(labels: Array, n: int, n_steps: int, n_classes: int) -> None:

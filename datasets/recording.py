@@ -29,7 +29,7 @@ import numpy.typing as npt
 from sparsesnn.datasets import arrays, hdf5
 from sparsesnn.datasets.classes import numbered
 from sparsesnn.datasets.convert import progress_bar
-from sparsesnn.datasets.labels import one_form
+from sparsesnn.datasets.labels import sample_values, step_classes, step_values
 from sparsesnn.errors import DataError
 from sparsesnn.event_times import Precision, Wraps, exact_us, spans, unwrap
 from sparsesnn.task import Task
@@ -42,8 +42,8 @@ PARTS = ("train", "valid", "test")
 #: most names listed in a line
 _MOST_NAMES = 12
 _TIMES = {"t_us": 1.0, "t_ms": 1e3, "t_s": 1e6}
-#: the arrays of labels, of which a file has one, and the names that `labels.one_form` gives them
-_FORMS = {"label": "labels", "step_label": "step_labels", "target": "targets", "step_target": "step_targets"}
+#: the arrays of labels, of which a file has one
+_FORMS = ("label", "step_label", "target", "step_target")
 _EVENT = ("unit", "x", "y", "p", "sample")
 _SHD = ("spikes/times", "spikes/units", "labels")
 _SHD_EXTRA = ("extra/speaker", "extra/keys")
@@ -170,7 +170,7 @@ def from_columns(found: arrays.Columns, source: str) -> Recording:
     if "sample" not in found:
         raise DataError(f"{source}: has no array 'sample'; {_asked('sample')}")
     if not any(name in found for name in _FORMS):
-        raise DataError(f"{source}: has no array 'label'; {_asked('label')}; or give one of {', '.join([*_FORMS][1:])}")
+        raise DataError(f"{source}: has no array 'label'; {_asked('label')}; or give one of {', '.join(_FORMS[1:])}")
     time, place_names = times[0], _place_names(found, source)
     for name in (time, *place_names, "sample"):
         _check_column(found[name], name, "fiu" if name == time else "biu", source)
@@ -251,9 +251,11 @@ def _labels(found: arrays.Columns, source: str) -> tuple[Array, list[str], str]:
         raise DataError(
             f"{source}: {form} has the shape {list(whole.shape)}; give [samples, steps{', K' if 'target' in form else ''}]"
         )
-    forms = {_FORMS[name]: whole if name == form else None for name in _FORMS}
-    n_steps = whole.shape[1] if form != "target" else 1
-    return one_form(forms, len(whole), n_steps, source)[1], [], form
+    what = f"{source}: {form}"
+    if form == "target":
+        return sample_values(whole, len(whole), what), [], form
+    read = step_classes if form == "step_label" else step_values
+    return read(whole, len(whole), whole.shape[1], what), [], form
 
 
 def _warn_of_empty(n_events: npt.NDArray[np.int64], source: str) -> None:

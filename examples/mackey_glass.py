@@ -36,7 +36,7 @@ def series(n: int, rng: np.random.Generator, delay: int = 17, substeps: int = 10
 
 
 def make_set(n_samples: int, seed: int) -> ss.EventSet:
-    """Samples of N_STEPS steps, each from a series of its own."""
+    """Samples of N_STEPS steps, each from its own series."""
     rng = np.random.default_rng(seed)
     edges = np.linspace(0.2, 1.4, N_NEURONS - 1)
     events, targets = [], []

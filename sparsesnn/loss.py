@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,6 +34,28 @@ IN_ENGINE = ("mean", "sum", "last", "max", "step")
 ERRORS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
     {"mse": functional.mse_loss, "mae": functional.l1_loss, "huber": functional.huber_loss}
 )
+
+
+class _BatchLoss:
+    """Keeps the decoded values and the losses [B] of the last output, as tensors or arrays."""
+
+    _found: tuple[Any, Any] | None = None
+    _names: ClassVar[tuple[str, str]]  # of the class and of its decoded values, for messages
+
+    @property
+    def decoded(self) -> Tensor:
+        return self._of_last_output(0)
+
+    @property
+    def losses(self) -> Tensor:
+        return self._of_last_output(1)
+
+    def _of_last_output(self, k: int) -> Tensor:
+        if self._found is None:
+            who, decoded = self._names
+            raise AttributeError(f"{who}: {decoded} and losses exist only after a call with an output")
+        x = self._found[k]
+        return x if isinstance(x, Tensor) else torch.from_numpy(x)
 
 
 @named
@@ -64,7 +86,7 @@ def cross_entropy(
 
 
 @named
-class CrossEntropy:
+class CrossEntropy(_BatchLoss):
     """`cross_entropy` of one batch as a loss for `Model.learn`, which then needs no PyTorch graph:
     `model.learn(spikes, CrossEntropy(labels, "mean", 20))`.
 
@@ -76,6 +98,8 @@ class CrossEntropy:
         logits: of the last output, float32[B, C], or [T, B, C] for the decoding "step"; detached.
         losses: float32[B], of the samples; for "step" their sums over steps. Detached.
     """
+
+    _names = ("CrossEntropy", "logits")
 
     def __init__(
         self,
@@ -100,23 +124,10 @@ class CrossEntropy:
         self.n_samples = plain(n_samples)
         if type(self.n_samples) is not int or self.n_samples < 0:
             raise DescriptionError(f"cross_entropy: n_samples is {n_samples!r}; allowed: whole numbers, 0 or more")
-        self._found: tuple[Any, Any] | None = None
 
     @property
     def logits(self) -> Tensor:
-        return self._of_last_output(0)
-
-    decoded = logits
-
-    @property
-    def losses(self) -> Tensor:
-        return self._of_last_output(1)
-
-    def _of_last_output(self, k: int) -> Tensor:
-        if self._found is None:
-            raise AttributeError("CrossEntropy: logits and losses exist only after a call with an output")
-        x = self._found[k]
-        return x if isinstance(x, Tensor) else torch.from_numpy(x)
+        return self.decoded
 
     def __call__(self, output: Output) -> Tensor:
         """The loss of an output, float32[], differentiable."""
@@ -251,7 +262,7 @@ def _gradient_in_engine(ctx: Any, *d: Tensor) -> tuple[Tensor, None]:
 
 
 @named
-class RegressionLoss:
+class RegressionLoss(_BatchLoss):
     """The mean error of values of one batch, a function of the output and a loss for `Model.learn`:
 
         mse     (1/n) Σ (y - target)²
@@ -273,6 +284,8 @@ class RegressionLoss:
     Errors: those of `decode`; `DescriptionError` for an unknown error; `ShapeError` for targets that do not fit the output.
     """
 
+    _names = ("RegressionLoss", "outputs")
+
     def __init__(self, targets: Any, decoding: str, error: str = "mse", *, n_targets: int | None = None) -> None:
         self.targets = plain_tensor(targets, "RegressionLoss: targets").float()
         if error not in ERRORS:
@@ -285,22 +298,10 @@ class RegressionLoss:
         self.decoding, self.error = decoding, error
         given = int((~self.targets.isnan()).sum()) if n_targets is None else n_targets
         self.n_targets = max(1, given)  # without a target the loss is 0
-        self._found: tuple[Tensor, Tensor] | None = None
 
     @property
     def outputs(self) -> Tensor:
-        return self._of_last_output(0)
-
-    decoded = outputs
-
-    @property
-    def losses(self) -> Tensor:
-        return self._of_last_output(1)
-
-    def _of_last_output(self, k: int) -> Tensor:
-        if self._found is None:
-            raise AttributeError("RegressionLoss: outputs and losses exist only after a call with an output")
-        return self._found[k]
+        return self.decoded
 
     def __call__(self, output: Output) -> Tensor:
         """The loss of an output, float32[], differentiable."""

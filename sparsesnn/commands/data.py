@@ -207,6 +207,7 @@ def _clear(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
+    from sparsesnn.datasets.labels import label_text
     from sparsesnn.train import plots
     from sparsesnn.train.prepare import load_split
 
@@ -234,7 +235,7 @@ def _show(options: argparse.Namespace) -> int:
                 )
         except OSError as error:
             raise ConfigError(f"--out: {out} cannot be written ({error.strerror}); give another file") from None
-        print(printable(f"{title}: {_class_name(event_set, options.sample)}, drawn to {out}{more}"))
+        print(printable(f"{title}: {label_text(event_set, options.sample)}, drawn to {out}{more}"))
     return 0
 
 
@@ -314,14 +315,6 @@ def _summary(split: str, event_set: EventSet) -> str:
         + (f" that count {event_set.n_counted:,}" if event_set.values is not None else "")
         + f", {event_set.n_lost:,} lost, {event_set.n_merged:,} merged"
     )
-
-
-def _class_name(event_set: EventSet, sample: int) -> str:
-    if not event_set.task.is_plain:
-        return event_set.task.name
-    label = int(event_set.labels[sample])
-    names = event_set.description.get("classes", [])
-    return f"class {label}" + (f" ({names[label]})" if label < len(names) and names[label] != str(label) else "")
 
 
 def _megabytes(n_bytes: int) -> str:

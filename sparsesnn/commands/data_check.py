@@ -199,7 +199,7 @@ def _labels_line(recording: Recording) -> str:
 
 
 def _examples(recording: Recording, filled: npt.NDArray[np.bool_]) -> list[int]:
-    """Samples to draw: the first of each of three classes; without a class of their own the first three."""
+    """Samples to draw: the first of each of three classes; if samples have no class, the first three."""
     labels = recording.labels
     if not recording.task.is_plain:
         return [int(k) for k in np.flatnonzero(filled)[:3]]

@@ -104,9 +104,8 @@ class Config:
     def with_values(self, table: Mapping[str, Any]) -> Config:
         """The same configuration with some values replaced: `config.with_values({"train": {"seed": 1}})`."""
         mine, name = self.to_dict(), (table.get("data") or {}).get("name", self.data.name)
-        if (
-            name != self.data.name and name in datasets.NAMES
-        ):  # options that the other data set lacks, unless they were set
+        if name != self.data.name and name in datasets.NAMES:
+            # without the options that the other data set lacks, unless they were set
             own, known = datasets.defaults(self.data.name), datasets.defaults(name)
             mine["data"] = {k: v for k, v in mine["data"].items() if k not in own or k in known or v != own[k]}
         made = Config.resolve(mine, table)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sparsesnn.datasets.labels import label_text
 from sparsesnn.decoding import decode
 from sparsesnn.errors import MissingDependencyError
 from sparsesnn.figures import (
@@ -346,7 +347,7 @@ def plot_confusion(counts: npt.NDArray[np.int64], names: Sequence[str], path: Pa
 def plot_sample(event_set: EventSet, sample: int, path: Path, *, title: str) -> None:
     """One sample of data as the network sees it: frames if it has an image, else a raster."""
     steps, neurons, n_spikes = _events(event_set, sample)
-    title = f"{title}: {_label_text(event_set, sample)}, {n_spikes:,} spikes in {event_set.n_steps} steps"
+    title = f"{title}: {label_text(event_set, sample, shown)}, {n_spikes:,} spikes in {event_set.n_steps} steps"
     if event_set.sensor is None:
         figure = new_figure(9, 5)
         axes = figure.subplots()
@@ -359,15 +360,6 @@ def plot_sample(event_set: EventSet, sample: int, path: Path, *, title: str) -> 
     else:
         figure = _frames(*_images(steps, neurons, event_set.sensor, event_set.n_steps, _MOST_FRAMES))
     save(figure, path, title)
-
-
-def _label_text(event_set: EventSet, sample: int) -> str:
-    """Such as `class 3 (left)`, or the task if labels are no single classes."""
-    if not event_set.task.is_plain:
-        return event_set.task.name
-    label = int(event_set.labels[sample])
-    names = event_set.description.get("classes", [])
-    return f"class {label}" + (f" ({shown(names[label])})" if label < len(names) and names[label] != str(label) else "")
 
 
 def animate_sample(event_set: EventSet, sample: int, path: Path) -> float:

@@ -53,7 +53,7 @@ class Part:
     @property
     def class_names(self) -> list[str]:
         """Names of the classes; empty if the data has none."""
-        return [str(name) for name in self.event_set.description.get("classes", [])]
+        return self.event_set.classes
 
 
 @dataclass(frozen=True)
