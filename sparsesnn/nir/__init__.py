@@ -4,7 +4,7 @@
     sparsesnn.nir.write("net.nir", sparsesnn.nir.to_nir(model, target="norse"))
 
 NIR describes neurons in continuous time, without steps; each library has its own step, and some files leave out parts of
-the model. `conventions` describes each library, docs/migrating.md has the table. If a graph has no equivalent here, the
+the model. `conventions` describes each library, docs/nir.md has the table. If a graph has no equivalent here, the
 error names the difference.
 """
 
