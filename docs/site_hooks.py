@@ -1,4 +1,4 @@
-"""What the documentation site has beyond the pages in docs/: the files at the top of the source tree, the reference of commands and
+"""Additions of the documentation site to the pages in docs/: the files at the top of the source tree, the reference of commands and
 options, pictures that the commands and examples themselves draw, and notebooks. A figure that its entry of the lab book does not have
 ends the build.
 """

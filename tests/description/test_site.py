@@ -115,7 +115,7 @@ def test_the_manual_is_short() -> None:
         assert len(text.splitlines()) <= 200, name
         head, first = text.split("\n\n", 2)[:2]
         assert head.startswith("# "), name
-        assert first.startswith("This page "), f"{name}: the first sentence says what the page is for"
+        assert first.startswith("This page "), f"{name}: the first sentence names the purpose"
         for part in re.sub(r"```.*?```", "", text, flags=re.DOTALL).split("\n\n"):
             for paragraph in re.split(r"\n(?=[-*] |\d+\. )", part):
                 lines = [x for x in paragraph.splitlines() if not x.startswith(("|", "    ", ":::", "<!--"))]
