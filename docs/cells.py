@@ -15,6 +15,7 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 NOTEBOOKS = Path(__file__).resolve().parent / "notebooks"
 HEAD = {
@@ -32,7 +33,13 @@ def from_page(text: str) -> dict[str, Any]:
     cells: list[dict[str, Any]] = []
     for k, part in enumerate(re.split(r"^```python\n(.*?)^```\n", text, flags=re.DOTALL | re.MULTILINE)):
         lines = part.strip("\n").splitlines(keepends=True)
-        code = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": lines}
+        code: dict[str, Any] = {
+            "cell_type": "code",
+            "execution_count": None,
+            "metadata": {},
+            "outputs": [],
+            "source": lines,
+        }
         if lines:
             cells.append(code if k % 2 else {"cell_type": "markdown", "metadata": {}, "source": lines})
     return {"cells": cells, **HEAD}
@@ -60,9 +67,8 @@ def run(notebook: dict[str, Any], name: str) -> list[list[dict[str, Any]]]:
             outputs.append({"data": {"image/png": picture}, "metadata": {}, "output_type": "display_data"})
         pyplot.close("all")
 
-    theirs, pyplot.show = pyplot.show, show
-    try:
-        results = []
+    results = []
+    with mock.patch.object(pyplot, "show", show):
         for count, cell in enumerate(code_cells(notebook), start=1):
             outputs.clear()
             printed = io.StringIO()
@@ -76,10 +82,8 @@ def run(notebook: dict[str, Any], name: str) -> list[list[dict[str, Any]]]:
                 data = {"text/plain": repr(value).splitlines(keepends=True)}
                 found.append({"data": data, "execution_count": count, "metadata": {}, "output_type": "execute_result"})
             results.append(found)
-        return results
-    finally:
-        pyplot.show = theirs
-        pyplot.close("all")
+    pyplot.close("all")
+    return results
 
 
 def _execute(source: str, name: str, session: dict[str, Any]) -> Any:

@@ -104,8 +104,8 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
         for name, picture in pictures.items():
             files.append(File.generated(config, f"notebooks/{name}", content=picture))
-    for picture in sorted((ROOT / "benchmarks" / "results").glob("*.png")):
-        files.append(File.generated(config, picture.name, abs_src_path=str(picture)))
+    for plot in sorted((ROOT / "benchmarks" / "results").glob("*.png")):
+        files.append(File.generated(config, plot.name, abs_src_path=str(plot)))
     return files
 
 
