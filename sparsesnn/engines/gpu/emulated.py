@@ -261,7 +261,7 @@ def _compile(command: list[str], path: Path, library: Path) -> None:
         ended = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, check=False)
         if ended.returncode:
             raise DeviceError(f"{path.name}: {command[0]} cannot compile it:\n{ended.stderr.strip()}")
-        os.replace(made, library)  # whole or not at all, whichever process is the first
+        made.replace(library)  # whole or not at all, whichever process is the first
 
 
 def _compiler() -> list[str]:
