@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sparsesnn.adam import Adam, AdamW
 from sparsesnn.engines import optimizers
-from sparsesnn.engines.base import Batch, Training
+from sparsesnn.engines.base import DEVICE_HELP, Batch, Training
 from sparsesnn.engines.gpu.layers import check_network
 from sparsesnn.engines.gpu.output import gradients_of, output_of
 from sparsesnn.engines.gpu.passes import Passes
@@ -34,7 +34,7 @@ from sparsesnn.spikes import SpikeBatch
 class GpuOptions:
     """The engine's options."""
 
-    device: str = option("auto", "of dense: auto (cpu), cpu, cuda, cuda:0, …; of gpu: auto (the first one), cuda, cuda:0, …", flag="device", metavar="NAME")
+    device: str = option("auto", DEVICE_HELP, flag="device", metavar="NAME")
 
 
 class GpuEngine(TorchEngine):
