@@ -45,6 +45,8 @@ inline int grid_size() { return static_cast<int>(gridDim.x); }
 
 // All threads of the block wait for one another, and see what the others wrote.
 inline void barrier() { __syncthreads(); }
+// The same for the threads of a warp. Ballots and shuffles order no accesses to memory.
+inline void warp_barrier() { __syncwarp(); }
 
 // All 32 threads of a warp: bit l is the condition of lane l.
 inline uint32 ballot(bool condition) { return __ballot_sync(0xffffffffu, condition); }
