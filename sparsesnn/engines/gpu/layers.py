@@ -90,8 +90,8 @@ class GpuLayer:
         self.name, self.layer, self.population = name, layer, layer.population
         self.n, self.fires, self.is_readout = self.population.n, fires(self.population), is_readout(self.population)
         self.learnt = tuple(p.name for p in self.population.parameters if layer.tensor(p.name).requires_grad)
-        senders = network.senders(name)
-        self.sources = [Link(pre, c.name, c.delay, c.n_pre) for pre, c in zip(senders, layer.senders, strict=True)]
+        given = zip(network.senders(name), layer.senders, strict=True)
+        self.sources = [Link(of.pre, c.name, c.delay, c.n_pre) for of, c in given]
         self.loops = [Link(name, c.name, c.delay, c.n_pre) for c in layer.loops]
         self.width = tile_width(network, name)
         self.columns = self.width // LANES
