@@ -197,6 +197,13 @@ class GpuEngine(TorchEngine):
         self._pull()
         return super().weights_sha256()
 
+    def close(self) -> None:
+        """Frees everything on the device; the engine opens it again when it is needed."""
+        self._pull()
+        if self._program is not None:
+            self._program.close()
+            self._program = None
+
     @torch.no_grad()
     def _pull(self) -> None:
         """Copies weights, moments and averages to the host, if the device has newer ones."""

@@ -145,4 +145,5 @@ class Program:
         for passes in self._passes.values():
             passes.close()
         self._passes = {}
+        self.weights.close()
         self.device.close()

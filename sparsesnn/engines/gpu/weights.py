@@ -80,6 +80,13 @@ class DeviceWeights:
         self.device.fill(of.at[what], n_bytes)
         return of.at[what]
 
+    def close(self) -> None:
+        """Frees all of it."""
+        for matrix in self.matrices.values():
+            for address in matrix.at.values():
+                self.device.free(address)
+            matrix.at = {}
+
     @property
     def learning(self) -> list[Matrix]:
         return [matrix for matrix in self.matrices.values() if matrix.learns]
