@@ -67,8 +67,7 @@ class DeviceWeights:
         self._n_leaves = 0
         self._kernels = device.compile("update.cu", {}, ["column_squares", "adam", "average"])
         for layer in layers.values():
-            for link in layer.links:
-                learns = bool(layer.layer.tensor(link.name).requires_grad)
+            for link, learns in zip(layer.links, layer.trained, strict=True):
                 name = f"layers.{layer.name}.{link.name}"
                 matrix = Matrix(name, link.n_pre, layer.n, layer.width, learns)
                 self.matrices[layer.name, link.name] = matrix
@@ -101,6 +100,10 @@ class DeviceWeights:
         """Copies weights [M, N], by their names, to the device."""
         for matrix in self.matrices.values():
             self._put(matrix, "weight", tensors[matrix.name])
+
+    def put_one(self, layer: str, name: str, x: Tensor) -> None:
+        """The same for one weight."""
+        self._put(self.matrices[layer, name], "weight", x)
 
     def _put(self, matrix: Matrix, what: str, x: Tensor) -> None:
         array = x.detach().to("cpu", torch.float32).contiguous().numpy()
