@@ -127,10 +127,15 @@ class GpuEngine(TorchEngine):
 
     def _update(self) -> None:
         super()._update()
-        weights = self.program.weights
-        weights.update(self.optimizer.param_groups, self._parameters, self.training.updates.name == "adamw", self._scale)
-        if self.average is not None:
-            weights.average(self.average.last_decay, first=self.average.n_steps == 1)
+        average = self.average
+        self.program.weights.update(
+            self.optimizer.param_groups,
+            self._parameters,
+            decoupled=self.training.updates.name == "adamw",
+            scale=self._scale,
+            decay=average.last_decay if average else None,
+            begins=average is not None and average.n_steps == 1,
+        )
         self._is_newer = True
 
     @torch.no_grad()
