@@ -176,7 +176,7 @@ void* Blocks::reach(const Range& range, Access how, Site site) {
 
 void Blocks::check(Cell* cell, Access how, Site site, const Now& now, const Range& range, const Array* array) {
   const bool is_unwritten = range.is_shared ? cell->writer.time() < now.block : !cell->writer.bits;
-  if (how != Access::write && is_unwritten) fail(site, how, range, array, "which no one has written");
+  if (how != Access::write && is_unwritten) fail(site, how, range, array, "which nothing has written so far");
   const auto refuse = [&](const char* did, Record record, Scope scope) {
     std::string who = "thread " + std::to_string(record.thread());
     const char* remedy = " without a barrier in between";

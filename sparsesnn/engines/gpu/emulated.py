@@ -40,12 +40,13 @@ class EmulatedDevice(Device):
     Args:
         seed: of these orders.
         total_bytes: the device's memory.
-        sources: the folder that holds `codelets` and `host/src/gpu`.
+        sources: the folder that holds `codelets` and `host/src/gpu`; None: the package.
 
     Errors: `DeviceError` in an installation without the sources of the emulated device.
     """
 
-    def __init__(self, seed: int = 0, total_bytes: int = 4 << 30, sources: Path = PACKAGE) -> None:
+    def __init__(self, seed: int = 0, total_bytes: int = 4 << 30, sources: Path | None = None) -> None:
+        sources = sources or PACKAGE
         if not (sources / "host/src/gpu/emulated.cpp").exists():
             raise DeviceError(
                 f"SPARSESNN_GPU=emulated: this installation has no emulated device (no file {sources / 'host/src/gpu/emulated.cpp'}); "

@@ -142,7 +142,9 @@ class GpuEngine(TorchEngine):
     def run(self, batch: Batch) -> Output:
         program = self.program
         tensors = {name: layer.tensors() for name, layer in program.layers.items()}
-        return output_of(program.forward(program.check(batch.spikes), tensors, saves=False), self.network.output, learns=False)
+        return output_of(
+            program.forward(program.check(batch.spikes), tensors, saves=False), self.network.output, learns=False
+        )
 
     def output(self, spikes: SpikeBatch) -> Output:
         self._pull()
