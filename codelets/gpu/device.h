@@ -45,6 +45,8 @@ inline int grid_size() { return static_cast<int>(gridDim.x); }
 
 // All threads of the block wait for one another, and see what the others wrote.
 inline void barrier() { __syncthreads(); }
+// The same for the threads of a warp. Ballots and shuffles order no accesses to memory.
+inline void warp_barrier() { __syncwarp(); }
 
 // All 32 threads of a warp: bit l is the condition of lane l.
 inline uint32 ballot(bool condition) { return __ballot_sync(0xffffffffu, condition); }
@@ -52,6 +54,7 @@ inline uint32 ballot(bool condition) { return __ballot_sync(0xffffffffu, conditi
 inline float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 inline int shuffle_xor(int x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 inline int shuffle_of(int x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+inline float shuffle_of(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 
 inline void atomic_or(Global<uint32> words, int64 k, uint32 bits) { atomicOr(words + k, bits); }
 inline int atomic_add(Global<int32> counters, int64 k, int n) { return atomicAdd(counters + k, n); }

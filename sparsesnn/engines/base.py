@@ -46,6 +46,10 @@ def weight_dtype(*others: str) -> Any:
     )
 
 
+#: help of the option `device`
+DEVICE_HELP = "auto: the cpu for dense, the first GPU for gpu; cpu (dense), cuda, cuda:0, …"
+
+
 @dataclass(frozen=True)
 class NoOptions:
     """The options of an engine that has none."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsesnn.engines.base import Batch, Training, weight_dtype
+from sparsesnn.engines.base import DEVICE_HELP, Batch, Training, weight_dtype
 from sparsesnn.engines.dense import MODES, products_are_ours
 from sparsesnn.engines.dense.device import autocast, check_precision, find_device, use_precision
 from sparsesnn.engines.dense.replicas import Replicated
@@ -36,7 +36,7 @@ class DenseOptions:
     dense_mode: str = option(
         "auto", "how dense computes; auto: the fastest", choices=MODES, flag="dense-mode", metavar="MODE"
     )
-    device: str = option("cpu", "of dense: cpu, cuda, cuda:0, …", flag="device", metavar="NAME")
+    device: str = option("auto", DEVICE_HELP, flag="device", metavar="NAME")
     precision: str = option(
         "float32",
         "of the products of dense: float32 or bfloat16; state, weights that learn and evaluation stay float32",

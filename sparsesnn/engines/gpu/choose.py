@@ -1,4 +1,4 @@
-"""Opens a device by its name."""
+"""Which device runs kernels: the GPU that an option names, or the emulated one of the tests."""
 
 from __future__ import annotations
 
@@ -6,32 +6,30 @@ import os
 import re
 
 from sparsesnn.engines.gpu.device import Device
-from sparsesnn.errors import ConfigError
+from sparsesnn.errors import DeviceError
 
 #: names the device that stands in for a GPU
 VARIABLE = "SPARSESNN_GPU"
 
 
 def open_device(name: str) -> Device:
-    """The device `"cuda"` (the first one that this process sees) or `"cuda:1"`.
+    """The device called `name`: auto or cuda (the first GPU that this process sees), cuda:0, cuda:1, …
 
-    With SPARSESNN_GPU=emulated in the environment a CPU runs the kernels, slowly and with checks, in place of any GPU; for tests.
+    With SPARSESNN_GPU=emulated, in a checkout, a CPU runs the kernels, slowly and with checks; for tests.
 
-    Errors: `ConfigError` for another name, or another value of the variable; `DeviceError` if the device cannot be used;
-    `MissingDependencyError` if a package is absent.
+    Errors: `DeviceError` for another name or another value of SPARSESNN_GPU, and if the device cannot be used;
+    `MissingDependencyError` without the package cuda-bindings.
     """
-    match = re.fullmatch(r"cuda(?::([0-9]{1,4}))?", name)
+    match = re.fullmatch(r"auto|cuda(?::([0-9]{1,4}))?", name)
     if match is None:
-        raise ConfigError(f"device: is {name!r}; the engine gpu runs on cuda, cuda:0, cuda:1, …")
-    kind = os.environ.get(VARIABLE, "")
-    if kind == "emulated":
+        raise DeviceError(f"device: is {name!r}, and the engine gpu runs on auto, cuda, cuda:0, cuda:1, …")
+    which = os.environ.get(VARIABLE, "")
+    if which == "emulated":
         from sparsesnn.engines.gpu.emulated import EmulatedDevice
 
         return EmulatedDevice()
-    if kind:
-        raise ConfigError(
-            f"{VARIABLE}: is {kind!r}; allowed: emulated (a CPU in place of the GPU, for tests), or unset"
-        )
+    if which:
+        raise DeviceError(f"{VARIABLE}: is {which!r}; allowed: emulated (in a checkout, for tests), or not set")
     from sparsesnn.engines.gpu.cuda import CudaDevice
 
     return CudaDevice(int(match[1] or 0))

@@ -1,0 +1,232 @@
+"""The weights of a network on a device, with their gradients, moments and averages, all packed (codelets/gpu/layout.h)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sparsesnn.engines.gpu.arguments import make
+from sparsesnn.engines.gpu.device import Device
+from sparsesnn.engines.gpu.layers import GpuLayer
+from sparsesnn.engines.gpu.layout import LANES, pack, unpack
+
+_BLOCK = 256
+
+
+@dataclass
+class Matrix:
+    """One weight.
+
+    Args:
+        name: of the parameter in the model, layers.hidden.input->hidden.
+        n_pre, n: [M, N].
+        width: neurons of a tile.
+        learns: whether it has a gradient.
+        at: addresses by what they hold: weight, gradient, squares, and once an optimizer runs exp_avg, exp_avg_sq, numbers; average.
+    """
+
+    name: str
+    n_pre: int
+    n: int
+    width: int
+    learns: bool
+    at: dict[str, int] = field(default_factory=dict)
+    steps: float = 0.0
+
+    @property
+    def n_tiles(self) -> int:
+        return -(-self.n // self.width)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return self.n_pre, self.n_tiles, LANES, self.width // LANES
+
+    @property
+    def size(self) -> int:
+        """Numbers, with padding."""
+        return math.prod(self.shape)
+
+
+class DeviceWeights:
+    """The weights of all connections.
+
+    Args:
+        n_leaves: the leaves of the largest batch: a gradient has room for the sum of each.
+    """
+
+    def __init__(self, device: Device, layers: Mapping[str, GpuLayer]) -> None:
+        self.device = device
+        self.matrices: dict[tuple[str, str], Matrix] = {}
+        self._n_leaves = 0
+        self._kernels = device.compile("update.cu", {}, ["column_squares", "adam", "average"])
+        for layer in layers.values():
+            for link in layer.links:
+                learns = bool(layer.layer.tensor(link.name).requires_grad)
+                name = f"layers.{layer.name}.{link.name}"
+                matrix = Matrix(name, link.n_pre, layer.n, layer.width, learns)
+                self.matrices[layer.name, link.name] = matrix
+                self._allocate(matrix, "weight")
+
+    def _allocate(self, of: Matrix, what: str, n_times: int = 1, size: int | None = None) -> int:
+        n_bytes = 4 * (of.size if size is None else size) * n_times
+        of.at[what] = self.device.allocate(n_bytes, f"{of.name}, {what}")
+        self.device.fill(of.at[what], n_bytes)
+        return of.at[what]
+
+    @property
+    def learning(self) -> list[Matrix]:
+        return [matrix for matrix in self.matrices.values() if matrix.learns]
+
+    def n_bytes(self, n_leaves: int, n_moments: int) -> int:
+        """Bytes of weights, gradients and moments."""
+        return sum(4 * m.size * (1 + m.learns * (n_leaves + n_moments)) for m in self.matrices.values())
+
+    # ---- weights ---------------------------------------------------------------------------------------------------
+
+    def put(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copies weights [M, N], by their names, to the device."""
+        for matrix in self.matrices.values():
+            self._put(matrix, "weight", tensors[matrix.name])
+
+    def _put(self, matrix: Matrix, what: str, x: Tensor) -> None:
+        array = x.detach().to("cpu", torch.float32).contiguous().numpy()
+        self.device.synchronize()  # the packed copy must live until it is on the device
+        packed = pack(array, matrix.width)
+        self.device.upload(matrix.at[what], packed)
+        self.device.synchronize()
+
+    def get(self, matrix: Matrix, what: str = "weight") -> Tensor:
+        """[M, N], from the device."""
+        packed = np.empty(matrix.shape, np.float32)
+        self.device.download(matrix.at[what], packed)
+        return torch.from_numpy(unpack(packed, matrix.n))
+
+    # ---- gradients -------------------------------------------------------------------------------------------------
+
+    def room_for_gradients(self, n_leaves: int) -> bool:
+        """Makes room for the sums of so many leaves; whether addresses have changed."""
+        if n_leaves <= self._n_leaves:
+            return False
+        for matrix in self.learning:
+            if "gradient" in matrix.at:
+                self.device.free(matrix.at["gradient"])
+            self._allocate(matrix, "gradient", n_leaves)
+            if "squares" not in matrix.at:
+                self._allocate(matrix, "squares", 2, matrix.n_tiles * matrix.width)
+        self._n_leaves = n_leaves
+        return True
+
+    def launch_squares(self) -> None:
+        """Starts the sums of squares of all gradients."""
+        for matrix in self.learning:
+            arguments = make(
+                "update.cu", "SquaresArgs", x=matrix.at["gradient"], squares=matrix.at["squares"], n_pre=matrix.n_pre,
+                n_tiles=matrix.n_tiles, columns=matrix.width // LANES,
+            )  # fmt: skip
+            n = matrix.n_tiles * matrix.width
+            self.device.launch(self._kernels["column_squares"], -(-n // 64), 64, 0, arguments, matrix.name)
+
+    def squares(self, matrix: Matrix) -> npt.NDArray[np.float64]:
+        """float64[N], the sum of the squares of a gradient for each receiving neuron."""
+        sums = np.empty(matrix.n_tiles * matrix.width, np.float64)
+        self.device.download(matrix.at["squares"], sums)
+        return sums[: matrix.n]
+
+    # ---- optimizer -------------------------------------------------------------------------------------------------
+
+    def update(self, groups: Iterable[Mapping[str, Any]], parameters: Mapping[str, Tensor], decoupled: bool, scale: float) -> None:
+        """One step of Adam.
+
+        Args:
+            groups: `param_groups` of the host's optimizer.
+            parameters: the model's, by name.
+            scale: factor on gradients, of clipping; 1: none.
+        """
+        group_of = {id(p): group for group in groups for p in group["params"]}
+        for matrix in self.learning:
+            group = group_of[id(parameters[matrix.name])]
+            for what in ("exp_avg", "exp_avg_sq"):
+                if what not in matrix.at:
+                    self._allocate(matrix, what)
+            if "numbers" not in matrix.at:
+                self._allocate(matrix, "numbers", 1, 8)
+            matrix.steps += 1.0
+            numbers = adam_numbers(group, matrix.steps, scale)
+            self.device.synchronize()
+            self.device.upload(matrix.at["numbers"], numbers)
+            arguments = make(
+                "update.cu", "AdamArgs", w=matrix.at["weight"], m=matrix.at["exp_avg"], s=matrix.at["exp_avg_sq"],
+                d=matrix.at["gradient"], numbers=matrix.at["numbers"], n=matrix.size, decoupled=int(decoupled), clips=int(scale != 1.0),
+            )  # fmt: skip
+            self.device.launch(self._kernels["adam"], -(-matrix.size // _BLOCK), _BLOCK, 0, arguments, matrix.name)
+        self.device.synchronize()
+
+    def save_optimizer(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> None:
+        """Copies moments and numbers of steps into the state of the host's optimizer."""
+        for matrix in self.learning:
+            if matrix.steps:
+                state = optimizer.state[parameters[matrix.name]]
+                state["step"] = torch.tensor(matrix.steps, dtype=torch.float32)
+                for what in ("exp_avg", "exp_avg_sq"):
+                    state[what] = self.get(matrix, what)
+
+    def load_optimizer(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> None:
+        """The inverse of `save_optimizer`."""
+        for matrix in self.learning:
+            state = optimizer.state.get(parameters[matrix.name])
+            matrix.steps = float(state["step"]) if state else 0.0
+            for what in ("exp_avg", "exp_avg_sq"):
+                if state and what not in matrix.at:
+                    self._allocate(matrix, what)
+                if state:
+                    self._put(matrix, what, state[what])
+                elif what in matrix.at:
+                    self.device.fill(matrix.at[what], 4 * matrix.size)
+
+    # ---- moving averages -------------------------------------------------------------------------------------------
+
+    def average(self, decay: float, first: bool) -> None:
+        """Adds the weights to their moving averages; first: they become them."""
+        for matrix in self.learning:
+            if "average" not in matrix.at:
+                self._allocate(matrix, "average")
+                self._allocate(matrix, "decay", 1, 2)
+            if first:
+                self.device.copy(matrix.at["average"], matrix.at["weight"], 4 * matrix.size)
+                continue
+            self.device.synchronize()
+            self.device.upload(matrix.at["decay"], np.array([decay, 1 - decay], np.float32))
+            arguments = make(
+                "update.cu", "AverageArgs", average=matrix.at["average"], w=matrix.at["weight"], numbers=matrix.at["decay"],
+                n=matrix.size,
+            )  # fmt: skip
+            self.device.launch(self._kernels["average"], -(-matrix.size // _BLOCK), _BLOCK, 0, arguments, matrix.name)
+        self.device.synchronize()
+
+    def put_averages(self, values: Mapping[str, Tensor]) -> None:
+        for matrix in self.learning:
+            if matrix.name in values:
+                if "average" not in matrix.at:
+                    self._allocate(matrix, "average")
+                    self._allocate(matrix, "decay", 1, 2)
+                self._put(matrix, "average", values[matrix.name])
+
+
+def adam_numbers(group: Mapping[str, Any], step: float, scale: float) -> npt.NDArray[np.float32]:
+    """The numbers of a step of Adam (`AdamNumbers` of codelets/gpu/update.cu), rounded as those of the engine `cpu`."""
+    (beta1, beta2), lr = group["betas"], float(group["lr"])
+    root = math.sqrt(1.0 - math.pow(beta2, step))
+    return np.array(
+        [
+            lr, 1.0 - beta1, beta2, 1.0 - beta2, root * group["eps"], group["weight_decay"],
+            root * lr / (1.0 - math.pow(beta1, step)), scale,
+        ],
+        np.float32,
+    )  # fmt: skip
