@@ -56,7 +56,7 @@ struct ScaleArgs {
 extern "C" {
 
 Result cuInit(unsigned flags) { return flags ? invalid_value : success; }
-Result cuDriverGetVersion(int* version) { return *version = 13000, success; }
+Result cuDriverGetVersion(int* version) { return *version = atoi(getenv("STAND_IN_VERSION")), success; }
 Result cuDeviceGetCount(int* n) { return *n = 2, success; }
 Result cuDeviceGet(int* device, int index) { return *device = 10 + index, success; }
 Result cuDeviceGetName(char* name, int size, int) { return strncpy(name, "Stand-in", size), success; }
