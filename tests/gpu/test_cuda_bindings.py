@@ -11,6 +11,7 @@ import pytest
 from gpu_kernels import sources_with
 
 from sparsesnn.engines.gpu import cubins, nvrtc
+from sparsesnn.engines.gpu.bindings import load_nvrtc
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="the package cuda-bindings is not installed")
 HERE = Path(__file__).parent
@@ -33,7 +34,7 @@ def test_copies_launches_and_graphs(stand_in: Path, tmp_path: Path, monkeypatch:
     sources = sources_with(tmp_path, "scale.cu")
     monkeypatch.setattr(nvrtc, "ROOT", sources)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    _, version = nvrtc.load_nvrtc()
+    _, version = load_nvrtc()
     key = cubins.key(nvrtc.source_files("scale.cu"), nvrtc.options("sm_90", {}), (version, 1000 * version[0]))
     cubins.cached(key, lambda: nvrtc.compile_source("scale.cu", "sm_90", {}).cubin)
 
