@@ -22,15 +22,23 @@ _NUMBERS = {"int32": ctypes.c_int32, "float": ctypes.c_float}
 @functools.cache
 def structs(source: str) -> dict[str, type[ctypes.Structure]]:
     """The structs of arguments in a file of codelets/gpu and in layout.h, by name."""
+    shared = dict(_layout()[0])
+    return {**shared, **_read(source, shared, _layout()[1])}
+
+
+@functools.cache
+def _layout() -> tuple[dict[str, Any], dict[str, int]]:
+    """The structs and constants of layout.h, which all kernels share."""
+    lines = _CONSTANTS.findall((SOURCES / "layout.h").read_text())
+    constants = {name: int(value) for line in lines for name, value in re.findall(r"(\w+) = (\d+)", line)}
+    return _read("layout.h", {}, constants), constants
+
+
+def _read(file: str, known: dict[str, Any], constants: dict[str, int]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    constants: dict[str, int] = {}
-    for file in ("layout.h", source):
-        text = re.sub(r"//.*", "", (SOURCES / file).read_text())
-        for line in _CONSTANTS.findall(text):
-            constants.update({name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", line)})
-        for name, body in _STRUCT.findall(text):
-            if "(" not in body:
-                found[name] = type(name, (ctypes.Structure,), {"_fields_": _fields(body, found, constants)})
+    for name, body in _STRUCT.findall(re.sub(r"//.*", "", (SOURCES / file).read_text())):
+        if "(" not in body:
+            found[name] = type(name, (ctypes.Structure,), {"_fields_": _fields(body, {**known, **found}, constants)})
     return found
 
 

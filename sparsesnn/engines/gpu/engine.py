@@ -14,16 +14,19 @@ from torch import Tensor, nn
 from sparsesnn.adam import Adam, AdamW
 from sparsesnn.engines import optimizers
 from sparsesnn.engines.base import DEVICE_HELP, Batch, Training
+from sparsesnn.engines.gpu.choose import open_device
 from sparsesnn.engines.gpu.layers import check_network
-from sparsesnn.engines.gpu.output import gradients_of, output_of
+from sparsesnn.engines.gpu.learn import learn
+from sparsesnn.engines.gpu.output import output_of
 from sparsesnn.engines.gpu.passes import Passes
 from sparsesnn.engines.gpu.program import Program
+from sparsesnn.engines.gpu.runner import GpuRunner
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.optimizers import make_optimizer
+from sparsesnn.engines.runner import Runner
 from sparsesnn.engines.torch_engine import TorchEngine
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Grid
-from sparsesnn.loss import CrossEntropy
 from sparsesnn.network import Network
 from sparsesnn.options import option
 from sparsesnn.output import Output
@@ -48,6 +51,7 @@ class GpuEngine(TorchEngine):
     model: Model
     Options = GpuOptions
     options: GpuOptions
+    runner: ClassVar[type[Runner] | None] = GpuRunner
     only_trains: ClassVar[Sequence[str]] = ()
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
@@ -80,8 +84,6 @@ class GpuEngine(TorchEngine):
     def program(self) -> Program:
         """The network on the device, made on first use."""
         if self._program is None:
-            from sparsesnn.engines.gpu.choose import open_device
-
             self._program = Program(open_device(self.options.device), self.network, self.model.layers._modules)
             if self.average is not None:
                 self.average.elsewhere = frozenset(matrix.name for matrix in self._program.weights.learning)
@@ -96,23 +98,8 @@ class GpuEngine(TorchEngine):
 
     def learn(self, batch: Batch, loss_of: Callable[[Output], Tensor]) -> Output:
         program = self.program
-        spikes = program.check(batch.spikes)
         tensors = {name: layer.tensors() for name, layer in program.layers.items()}
-        passes = self._passes = program.forward(spikes, tensors, saves=True)
-        output = output_of(passes, self.network.output, learns=True)
-        d_out = _gradients_in_engine(loss_of, output)
-        if d_out is None:
-            loss_of(output).backward()
-            d_out = gradients_of(output)
-        passes.backward(d_out)
-        program.device.synchronize()
-        for name, layer in program.layers.items():
-            found = passes.neuron_gradients(layer)
-            bias = self.model.layers[name].bias
-            if bias is not None and bias.requires_grad:
-                bias.grad = found["bias"]
-            for key in layer.learnt:
-                tensors[name][key].backward(found[key])
+        _, output, self._passes = learn(program, program.check(batch.spikes), tensors, loss_of, self.network.output)
         return output
 
     def finish_backward(self) -> float:
@@ -140,10 +127,15 @@ class GpuEngine(TorchEngine):
 
     def _update(self) -> None:
         super()._update()
-        weights = self.program.weights
-        weights.update(self.optimizer.param_groups, self._parameters, self.training.updates.name == "adamw", self._scale)
-        if self.average is not None:
-            weights.average(self.average.last_decay, first=self.average.n_steps == 1)
+        average = self.average
+        self.program.weights.update(
+            self.optimizer.param_groups,
+            self._parameters,
+            decoupled=self.training.updates.name == "adamw",
+            scale=self._scale,
+            decay=average.last_decay if average else None,
+            begins=average is not None and average.n_steps == 1,
+        )
         self._is_newer = True
 
     @torch.no_grad()
@@ -173,6 +165,7 @@ class GpuEngine(TorchEngine):
     def _take(self, values: Mapping[str, Tensor]) -> None:
         super()._take(values)
         if self._program is not None:
+            self._program.changed()
             self._program.weights.put(self._parameters)
 
     def weights(self) -> dict[str, Tensor]:
@@ -197,6 +190,13 @@ class GpuEngine(TorchEngine):
         self._pull()
         return super().weights_sha256()
 
+    def close(self) -> None:
+        """Frees everything on the device; the engine opens it again when it is needed."""
+        self._pull()
+        if self._program is not None:
+            self._program.close()
+            self._program = None
+
     @torch.no_grad()
     def _pull(self) -> None:
         """Copies weights, moments and averages to the host, if the device has newer ones."""
@@ -214,20 +214,9 @@ class GpuEngine(TorchEngine):
         """Copies the host's weights, moments and averages to the device."""
         if self._program is None:
             return
+        self._program.changed()
         weights, parameters = self._program.weights, self._parameters
         weights.put(parameters)
         weights.load_optimizer(self.optimizer, parameters)
         if self.average is not None:
             weights.put_averages(self.average.values)
-
-
-def _gradients_in_engine(loss_of: Any, output: Output) -> Any:
-    """The gradient of a loss that needs no graph; None: it needs one. The bits are those of the graph."""
-    v = output.potentials
-    if v is None or not isinstance(loss_of, CrossEntropy) or not loss_of.is_whole():
-        return None
-    array = v.detach().numpy()
-    if not loss_of.fits_engine(array):
-        return None
-    _, gradient = loss_of.of_potentials(array)
-    return {output.output: (gradient(1.0), None)}

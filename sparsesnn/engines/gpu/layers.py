@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,12 @@ def check_network(network: Network, who: str) -> None:
                 f"{name}: has {len(given) - loops} senders and {loops} recurrent connections; {who} runs at most {MAX_SOURCES} and "
                 f"{MAX_LOOPS}; {_INSTEAD}"
             )
-    for c in network.connections:
+    check_connections(network.connections, who)
+
+
+def check_connections(connections: Iterable[Any], who: str) -> None:
+    """The same for connections alone."""
+    for c in connections:
         if type(c.synapses) is not Dense:
             raise DescriptionError(f"connection {c.name}: its synapses are {c.synapses!r}, which {who} does not run; {_INSTEAD}")
         if c.axonal:
@@ -89,10 +94,11 @@ class GpuLayer:
     def __init__(self, network: Network, name: str, layer: Any) -> None:
         self.name, self.layer, self.population = name, layer, layer.population
         self.n, self.fires, self.is_readout = self.population.n, fires(self.population), is_readout(self.population)
-        self.learnt = tuple(p.name for p in self.population.parameters if layer.tensor(p.name).requires_grad)
-        senders = network.senders(name)
-        self.sources = [Link(pre, c.name, c.delay, c.n_pre) for pre, c in zip(senders, layer.senders, strict=True)]
+        self.learnt = self._learnt_now()
+        given = zip(network.senders(name), layer.senders, strict=True)
+        self.sources = [Link(of.pre, c.name, c.delay, c.n_pre) for of, c in given]
         self.loops = [Link(name, c.name, c.delay, c.n_pre) for c in layer.loops]
+        self.trained = [bool(layer.tensor(link.name).requires_grad) for link in self.links]
         self.width = tile_width(network, name)
         self.columns = self.width // LANES
         self.n_tiles = -(-self.n // self.width)
@@ -105,6 +111,20 @@ class GpuLayer:
         self.n_states = len(self.population.states)
         self.has_bias = layer.tensor("bias") is not None
         self.surrogate = self.population.surrogate if self.fires else None
+
+    def _learnt_now(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.population.parameters if self.layer.tensor(p.name).requires_grad)
+
+    def is_current(self) -> bool:
+        """Whether the same parameters learn as when this was made."""
+        trained = [bool(self.layer.tensor(link.name).requires_grad) for link in self.links]
+        return self.learnt == self._learnt_now() and self.trained == trained
+
+    @property
+    def learns_numbers(self) -> bool:
+        """Whether a training step changes numbers of its neurons."""
+        bias = self.layer.tensor("bias")
+        return bool(self.learnt) or (bias is not None and bias.requires_grad)
 
     def macros(self, traces: int) -> dict[str, str]:
         """What a kernel of this layer's neurons is compiled for."""

@@ -39,7 +39,7 @@ class DeviceSpikes(CountedSpikes):
         if name not in self._read:
             lists, at = self._passes.lists(name)
             if self._learns:
-                lists.values = lists.fired.to(torch.float32).requires_grad_()
+                lists.values = lists.fired().to(torch.float32).requires_grad_()
                 self.values[name] = lists.values, at
             self._read[name] = lists
         return self._read[name]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from sparsesnn.engines.gpu.device import Device
-from sparsesnn.engines.gpu.layers import check_network, layers_of
+from sparsesnn.engines.gpu.layers import GpuLayer, check_network, layers_of
 from sparsesnn.engines.gpu.layout import GROUP, leaves
 from sparsesnn.engines.gpu.passes import MORE_ROOM, Passes, first_room
 from sparsesnn.engines.gpu.weights import DeviceWeights
@@ -33,6 +33,7 @@ class Program:
     Attributes:
         weights: on the device.
         layers: as kernels see them.
+        n_passes: forward passes so far.
     """
 
     def __init__(self, device: Device, network: Network, layers: Mapping[str, Any]) -> None:
@@ -43,6 +44,8 @@ class Program:
         self.source = network.inputs[0]
         self._passes: dict[tuple[int, int, bool], Passes] = {}
         self._rooms: dict[tuple[int, str], int] = {}
+        self._numbers: dict[str, npt.NDArray[np.float32]] = {}
+        self.n_passes = 0
 
     def check(self, spikes: SpikeBatch) -> SpikeBatch:
         """The input in the form that kernels read. Errors: those of lists that break their invariants, and for values of spikes."""
@@ -62,9 +65,8 @@ class Program:
             tensors: of each layer, see `GpuLayer.tensors`.
             saves: whether a backward pass may follow.
         """
-        numbers = {name: layer.numbers(tensors[name]) for name, layer in self.layers.items()}
-        if not saves:  # without derivatives
-            numbers = {name: self._without_derivatives(name, rows) for name, rows in numbers.items()}
+        self.n_passes += 1
+        numbers = {name: self._numbers_of(layer, tensors[name]) for name, layer in self.layers.items()}
         while True:
             passes = self._passes_for(spikes, saves)
             needs = passes.forward(spikes, numbers)
@@ -75,8 +77,22 @@ class Program:
                 self._rooms[spikes.n_steps, name] = min(most, int(MORE_ROOM * need) + 1)
             self._forget(spikes.n_steps)
 
-    def _without_derivatives(self, name: str, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        return rows
+    def _numbers_of(self, layer: GpuLayer, tensors: Mapping[str, Tensor]) -> npt.NDArray[np.float32]:
+        if layer.learns_numbers:
+            return layer.numbers(tensors)
+        if layer.name not in self._numbers:
+            self._numbers[layer.name] = layer.numbers(tensors)
+        return self._numbers[layer.name]
+
+    def changed(self) -> None:
+        """Numbers of neurons that do not learn may have changed on the host."""
+        self._numbers = {}
+
+    def holds(self, layers: Mapping[str, Any]) -> bool:
+        """Whether these are still the layers, with the same parameters that learn."""
+        return all(
+            own.layer is layers.get(name) and own.is_current() for name, own in self.layers.items()
+        )
 
     def _forget(self, n_steps: int) -> None:
         for key in [key for key in self._passes if key[0] == n_steps]:
@@ -145,4 +161,5 @@ class Program:
         for passes in self._passes.values():
             passes.close()
         self._passes = {}
+        self.weights.close()
         self.device.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,8 @@ class Matrix:
         n_pre, n: [M, N].
         width: neurons of a tile.
         learns: whether it has a gradient.
-        at: addresses by what they hold: weight, gradient, squares, and once an optimizer runs exp_avg, exp_avg_sq, numbers; average.
+        at: addresses by what they hold: weight, gradient, exp_avg, exp_avg_sq, average.
+        steps: of the optimizer.
     """
 
     name: str
@@ -57,8 +58,7 @@ class Matrix:
 class DeviceWeights:
     """The weights of all connections.
 
-    Args:
-        n_leaves: the leaves of the largest batch: a gradient has room for the sum of each.
+    A gradient has room for the sums of all leaves of the largest batch.
     """
 
     def __init__(self, device: Device, layers: Mapping[str, GpuLayer]) -> None:
@@ -67,18 +67,34 @@ class DeviceWeights:
         self._n_leaves = 0
         self._kernels = device.compile("update.cu", {}, ["column_squares", "adam", "average"])
         for layer in layers.values():
-            for link in layer.links:
-                learns = bool(layer.layer.tensor(link.name).requires_grad)
+            for link, learns in zip(layer.links, layer.trained, strict=True):
                 name = f"layers.{layer.name}.{link.name}"
                 matrix = Matrix(name, link.n_pre, layer.n, layer.width, learns)
                 self.matrices[layer.name, link.name] = matrix
                 self._allocate(matrix, "weight")
+        n = sum(matrix.n_tiles * matrix.width for matrix in self.learning)
+        self._squares_at, self._squares = device.allocate(8 * n, "squares of gradients"), device.pinned(8 * n).view(np.float64)
+        self._squares_of: dict[str, npt.NDArray[np.float64]] = {}
+        # numbers of each matrix's Adam, then the decay of averages
+        n_bytes = 4 * 8 * (len(self.learning) + 1)
+        self._numbers_at = device.allocate(n_bytes, "numbers of the optimizer")
+        self._numbers = device.pinned(n_bytes).view(np.float32).reshape(-1, 8)
+        self._numbers[:] = 0
+        self._updates: dict[tuple[bool, bool, bool, bool], Callable[[], None]] = {}
 
-    def _allocate(self, of: Matrix, what: str, n_times: int = 1, size: int | None = None) -> int:
-        n_bytes = 4 * (of.size if size is None else size) * n_times
+    def _allocate(self, of: Matrix, what: str, n_times: int = 1) -> None:
+        n_bytes = 4 * of.size * n_times
         of.at[what] = self.device.allocate(n_bytes, f"{of.name}, {what}")
         self.device.fill(of.at[what], n_bytes)
-        return of.at[what]
+
+    def close(self) -> None:
+        """Frees all of it."""
+        for matrix in self.matrices.values():
+            for address in matrix.at.values():
+                self.device.free(address)
+            matrix.at = {}
+        self.device.free(self._squares_at)
+        self.device.free(self._numbers_at)
 
     @property
     def learning(self) -> list[Matrix]:
@@ -94,6 +110,10 @@ class DeviceWeights:
         """Copies weights [M, N], by their names, to the device."""
         for matrix in self.matrices.values():
             self._put(matrix, "weight", tensors[matrix.name])
+
+    def put_one(self, layer: str, name: str, x: Tensor) -> None:
+        """The same for one weight."""
+        self._put(self.matrices[layer, name], "weight", x)
 
     def _put(self, matrix: Matrix, what: str, x: Tensor) -> None:
         array = x.detach().to("cpu", torch.float32).contiguous().numpy()
@@ -118,55 +138,79 @@ class DeviceWeights:
             if "gradient" in matrix.at:
                 self.device.free(matrix.at["gradient"])
             self._allocate(matrix, "gradient", n_leaves)
-            if "squares" not in matrix.at:
-                self._allocate(matrix, "squares", 2, matrix.n_tiles * matrix.width)
-        self._n_leaves = n_leaves
+        self._n_leaves, self._updates = n_leaves, {}
         return True
 
     def launch_squares(self) -> None:
-        """Starts the sums of squares of all gradients."""
+        """Starts the sums of squares of all gradients, and their way to the host."""
+        first = 0
         for matrix in self.learning:
+            n = matrix.n_tiles * matrix.width
             arguments = make(
-                "update.cu", "SquaresArgs", x=matrix.at["gradient"], squares=matrix.at["squares"], n_pre=matrix.n_pre,
+                "update.cu", "SquaresArgs", x=matrix.at["gradient"], squares=self._squares_at + 8 * first, n_pre=matrix.n_pre,
                 n_tiles=matrix.n_tiles, columns=matrix.width // LANES,
             )  # fmt: skip
-            n = matrix.n_tiles * matrix.width
             self.device.launch(self._kernels["column_squares"], -(-n // 64), 64, 0, arguments, matrix.name)
+            self._squares_of[matrix.name] = self._squares[first : first + matrix.n]
+            first += n
+        if first:
+            self.device.download_later(self._squares_at, self._squares[:first])
 
     def squares(self, matrix: Matrix) -> npt.NDArray[np.float64]:
-        """float64[N], the sum of the squares of a gradient for each receiving neuron."""
-        sums = np.empty(matrix.n_tiles * matrix.width, np.float64)
-        self.device.download(matrix.at["squares"], sums)
-        return sums[: matrix.n]
+        """float64[N], the sum of the squares of a gradient for each receiving neuron; after `synchronize`."""
+        return self._squares_of[matrix.name]
 
     # ---- optimizer -------------------------------------------------------------------------------------------------
 
-    def update(self, groups: Iterable[Mapping[str, Any]], parameters: Mapping[str, Tensor], decoupled: bool, scale: float) -> None:
-        """One step of Adam.
+    def update(
+        self,
+        groups: Iterable[Mapping[str, Any]],
+        parameters: Mapping[str, Tensor],
+        *,
+        decoupled: bool,
+        scale: float = 1.0,
+        decay: float | None = None,
+        begins: bool = False,
+    ) -> None:
+        """One step of Adam, and of the moving averages.
 
         Args:
             groups: `param_groups` of the host's optimizer.
             parameters: the model's, by name.
             scale: factor on gradients, of clipping; 1: none.
+            decay: of the averages; None: there are none.
+            begins: the averages become the weights.
         """
         group_of = {id(p): group for group in groups for p in group["params"]}
-        for matrix in self.learning:
-            group = group_of[id(parameters[matrix.name])]
-            for what in ("exp_avg", "exp_avg_sq"):
+        for matrix, numbers in zip(self.learning, self._numbers, strict=False):
+            matrix.steps += 1.0
+            numbers[:] = adam_numbers(group_of[id(parameters[matrix.name])], matrix.steps, scale)
+            for what in ("exp_avg", "exp_avg_sq", *(["average"] if decay is not None else [])):
                 if what not in matrix.at:
                     self._allocate(matrix, what)
-            if "numbers" not in matrix.at:
-                self._allocate(matrix, "numbers", 1, 8)
-            matrix.steps += 1.0
-            numbers = adam_numbers(group, matrix.steps, scale)
-            self.device.synchronize()
-            self.device.upload(matrix.at["numbers"], numbers)
+                    self._updates = {}
+        if decay is not None:
+            self._numbers[-1, :2] = decay, 1 - decay
+        self.device.upload(self._numbers_at, self._numbers)
+        key = decoupled, scale != 1.0, decay is not None, begins
+        if key not in self._updates:
+            self._updates[key] = self.device.record(lambda: self._launch_update(*key))
+        self._updates[key]()
+
+    def _launch_update(self, decoupled: bool, clips: bool, averages: bool, begins: bool) -> None:
+        for k, matrix in enumerate(self.learning):
+            grid, at = -(-matrix.size // _BLOCK), matrix.at
             arguments = make(
-                "update.cu", "AdamArgs", w=matrix.at["weight"], m=matrix.at["exp_avg"], s=matrix.at["exp_avg_sq"],
-                d=matrix.at["gradient"], numbers=matrix.at["numbers"], n=matrix.size, decoupled=int(decoupled), clips=int(scale != 1.0),
+                "update.cu", "AdamArgs", w=at["weight"], m=at["exp_avg"], s=at["exp_avg_sq"], d=at["gradient"],
+                numbers=self._numbers_at + 4 * 8 * k, n=matrix.size, decoupled=int(decoupled), clips=int(clips),
             )  # fmt: skip
-            self.device.launch(self._kernels["adam"], -(-matrix.size // _BLOCK), _BLOCK, 0, arguments, matrix.name)
-        self.device.synchronize()
+            self.device.launch(self._kernels["adam"], grid, _BLOCK, 0, arguments, matrix.name)
+            if averages and begins:
+                self.device.copy(at["average"], at["weight"], 4 * matrix.size)
+            elif averages:
+                numbers = self._numbers_at + 4 * 8 * (len(self._numbers) - 1)
+                arguments = make("update.cu", "AverageArgs", average=at["average"], w=at["weight"], numbers=numbers, n=matrix.size)
+                self.device.launch(self._kernels["average"], grid, _BLOCK, 0, arguments, matrix.name)
 
     def save_optimizer(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> None:
         """Copies moments and numbers of steps into the state of the host's optimizer."""
@@ -190,32 +234,11 @@ class DeviceWeights:
                 elif what in matrix.at:
                     self.device.fill(matrix.at[what], 4 * matrix.size)
 
-    # ---- moving averages -------------------------------------------------------------------------------------------
-
-    def average(self, decay: float, first: bool) -> None:
-        """Adds the weights to their moving averages; first: they become them."""
-        for matrix in self.learning:
-            if "average" not in matrix.at:
-                self._allocate(matrix, "average")
-                self._allocate(matrix, "decay", 1, 2)
-            if first:
-                self.device.copy(matrix.at["average"], matrix.at["weight"], 4 * matrix.size)
-                continue
-            self.device.synchronize()
-            self.device.upload(matrix.at["decay"], np.array([decay, 1 - decay], np.float32))
-            arguments = make(
-                "update.cu", "AverageArgs", average=matrix.at["average"], w=matrix.at["weight"], numbers=matrix.at["decay"],
-                n=matrix.size,
-            )  # fmt: skip
-            self.device.launch(self._kernels["average"], -(-matrix.size // _BLOCK), _BLOCK, 0, arguments, matrix.name)
-        self.device.synchronize()
-
     def put_averages(self, values: Mapping[str, Tensor]) -> None:
         for matrix in self.learning:
             if matrix.name in values:
                 if "average" not in matrix.at:
                     self._allocate(matrix, "average")
-                    self._allocate(matrix, "decay", 1, 2)
                 self._put(matrix, "average", values[matrix.name])
 
 
