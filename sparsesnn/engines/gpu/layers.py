@@ -57,7 +57,9 @@ def check_connections(connections: Iterable[Any], who: str) -> None:
     """The same for connections alone."""
     for c in connections:
         if type(c.synapses) is not Dense:
-            raise DescriptionError(f"connection {c.name}: its synapses are {c.synapses!r}, which {who} does not run; {_INSTEAD}")
+            raise DescriptionError(
+                f"connection {c.name}: its synapses are {c.synapses!r}, which {who} does not run; {_INSTEAD}"
+            )
         if c.axonal:
             raise DescriptionError(f"connection {c.name}: has axonal delays, which {who} does not run; {_INSTEAD}")
 
