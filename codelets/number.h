@@ -40,6 +40,11 @@ inline F pick(Fired<F> fired, F a, F b) {
   return fired.is ? a : b;
 }
 
+#ifdef __CUDACC__  // NVRTC has no __builtin functions
+inline float exp_of(float x) { return expf(x); }
+inline float sqrt_of(float x) { return sqrtf(x); }
+inline float magnitude(float x) { return fabsf(x); }
+#else
 #ifdef __IPU__
 inline float exp_of(float x) { return ::ipu::exp(x); }
 inline float sqrt_of(float x) { return ::ipu::sqrt(x); }
@@ -54,6 +59,7 @@ inline float magnitude(float x) { return __builtin_fabsf(x); }
 #ifndef __POPC__  // a tile has no double precision
 inline double exp_of(double x) { return __builtin_exp(x); }
 inline double magnitude(double x) { return __builtin_fabs(x); }
+#endif
 #endif
 
 // A list of types. `List<A, B>::each(visit)` calls visit(index, A()), visit(1, B()); `with(k, body)` calls body for the

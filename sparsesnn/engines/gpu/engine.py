@@ -106,7 +106,7 @@ class GpuEngine(TorchEngine):
         weights, own = self.program.weights, optimizers.gradients_of(self.model)
         by_name = {matrix.name: matrix for matrix in weights.learning}
         total = 0.0
-        for name, p in self._parameters.items():  # in the order of the engine `cpu`
+        for name in self._parameters:  # in the order of the engine `cpu`
             if name in by_name:
                 total += float(weights.squares(by_name[name]).sum())
             elif name in own:

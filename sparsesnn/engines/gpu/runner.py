@@ -120,7 +120,7 @@ class GpuRunner(Runner):
                 self._program.close()
             self._program = Program(open_device(self.options.device), model.network, layers)
         self._program.changed()
-        self._program.weights.put({name: x for name, x in model.named_parameters()} | dict(model.named_buffers()))
+        self._program.weights.put(dict(model.named_parameters()) | dict(model.named_buffers()))
         return self._program
 
     @staticmethod
