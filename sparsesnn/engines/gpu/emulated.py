@@ -135,7 +135,8 @@ class EmulatedDevice(Device):
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         self._not_recorded("record")
-        self._recorded = recorded = []
+        recorded: list[Any] = []
+        self._recorded = recorded
         try:
             work()
         finally:
