@@ -220,7 +220,7 @@ def train_step(
     loss_of.now = now
     optimizer.zero_grad(set_to_none=True)
     start = now()
-    if precision == "float32":
+    if precision in ("float32", "tf32"):
         loss, output = model.learn(spikes, loss_of)
     else:
         with autocast(device, precision):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,6 +112,18 @@ def clip(gradients: Iterable[Tensor], norm: float, clip_norm: float) -> None:
     if clip_norm and clip_norm < norm < math.inf:
         for gradient in gradients:
             gradient.mul_(clip_norm / norm)
+
+
+def norm_of(gradients: Iterable[Tensor]) -> Tensor:
+    """The norm of all gradients together, float32[] where they lie."""
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+    return norm
+
+
+def clip_in_place(gradients: Sequence[Tensor], norm: Tensor, clip_norm: float) -> None:
+    """`clip` for a norm that lies on a device, without looking at it."""
+    if clip_norm:
+        torch._foreach_mul_(gradients, torch.where((norm > clip_norm) & norm.isfinite(), clip_norm / norm, 1.0))
 
 
 def gradients_of(model: nn.Module) -> Mapping[str, Tensor]:

@@ -4,8 +4,8 @@
     backward   chunk by chunk, last first: recompute the potentials from the kept current → ∂L/∂current
                → dW += spikesᵀ·∂L/∂current, and ∂L/∂spikes of the source = ∂L/∂current·Wᵀ (matrix products)
 
-Kept between the two: the input current [T, B, N], the state at the start of each chunk, and the spikes as a byte each
-(`spikes.py`), which the next population needs for its weight's gradient. A recurrent population computes its recurrent product
+Kept between the two: the input current [T, B, N], the state at the start of each chunk, and the spikes (`spikes.py`), which the next
+population needs for its weight's gradient: a byte each on a CPU, numbers in the precision of the products on CUDA. A recurrent population computes its recurrent product
 step by step, forward and backward; the gradient of its weight is one product per chunk.
 
 The operations are in `on_cpu.py` and `on_cuda.py`.
@@ -47,6 +47,13 @@ def kit_of(device: torch.device) -> ModuleType:
     return on_cuda
 
 
+def spike_dtype_of(weight: Tensor) -> torch.dtype:
+    """The dtype of `DenseSpikes.fired` for products with a weight, at this place: autocast may be on."""
+    kit = kit_of(weight.device)
+    dtype: torch.dtype = kit.spike_dtype(kit.product_dtype(weight))
+    return dtype
+
+
 def run(call: Call) -> Result:
     """Runs a call in the mode "fused"; spikes (LI: potentials) as float[T, B, N]."""
     out, run = _run(call, packed=False)
@@ -54,7 +61,7 @@ def run(call: Call) -> Result:
 
 
 def run_packed(call: Call) -> tuple[DenseSpikes, tuple[Tensor, ...]]:
-    """The same with one byte per spike, for the next fused population."""
+    """The same with spikes in the form that the next fused population reads."""
     gradient, run = _run(call, packed=True)
     assert run.fired is not None
     return DenseSpikes(run.fired, gradient), run.state
@@ -91,7 +98,9 @@ def _run(call: Call, *, packed: bool) -> tuple[Tensor, _Run]:
         own=call.own[0] if call.own else None,
         fresh=call.fresh and first_step.matters(neuron.population),
         state=tuple(x.clone() for x in call.state),
-        fired=kit.empty((call.n_steps, *call.v.shape), torch.bool, device) if packed else None,
+        fired=kit.empty((call.n_steps, *call.v.shape), spike_dtype_of(call.sources[0].weight), device)
+        if packed
+        else None,
         dtype=kit.product_dtype(call.sources[0].weight),
         gradient_dtypes=tuple(x.dtype for x in inputs[: len(spikes)] if x is not None),
     )
@@ -144,11 +153,11 @@ class _Run:
         shape: T, B, N.
         shifts: per source, row t - shift arrives at step t.
         synapses: per source, the kind of its synapses.
-        sources: per source its spikes, bool[T', B, M]; None if they are an input as floats.
+        sources: per source its spikes, [T', B, M] as in `DenseSpikes`; None if they are an input as floats.
         own: [B, N], the spikes before the first step; None if not recurrent.
         fresh: the first step differs, see `first_step`.
         state: [B, N] each, the current state.
-        fired: bool[T, B, N], written by the forward pass if the caller wants bytes; None: it wants floats.
+        fired: [T, B, N], written by the forward pass if the caller wants `DenseSpikes`; None: it wants floats.
         dtype: dtype of products, currents and their gradients.
         gradient_dtypes: per source, dtype of the gradient with respect to its spikes.
         starts: the state at the start of each chunk.

@@ -145,6 +145,11 @@ def product_dtype(weight: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 
 
+def spike_dtype(product_dtype: torch.dtype) -> torch.dtype:
+    """The dtype of spikes that products read: their own, so that they are not converted for each product."""
+    return product_dtype
+
+
 def _rows(x: Tensor) -> Tensor:
     return x.view(-1, x.shape[-1])
 
