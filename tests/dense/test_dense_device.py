@@ -77,7 +77,7 @@ def test_configurations_that_mean_nothing_are_refused() -> None:
         config(device="cuda")
     with pytest.raises(ConfigError, match="'bfloat16' with backend 'cpu'; only backend 'dense' reads it"):
         config(precision="bfloat16")
-    with pytest.raises(ConfigError, match="precision: is 'int8'; allowed: float32, bfloat16, float16"):
+    with pytest.raises(ConfigError, match="precision: is 'int8'; allowed: float32, tf32, bfloat16, float16"):
         config(backend="dense", precision="int8")
     with pytest.raises(ConfigError, match="'float16', whose small gradients become 0.*use 'bfloat16'"):
         config(backend="dense", precision="float16")

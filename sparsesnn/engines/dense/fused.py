@@ -120,11 +120,19 @@ class _Inputs:
     neuron: Numbers
 
     @classmethod
-    def of(cls, inputs: Sequence[Tensor | None], run: _Run, learnt: Sequence[str] = ()) -> _Inputs:
+    def of(
+        cls,
+        inputs: Sequence[Tensor | None],
+        run: _Run,
+        *,
+        learnt: Sequence[str] = (),
+        neuron: Numbers | None = None,
+    ) -> _Inputs:
         """`inputs` as `_Fused` takes them; a source in `run.sources` uses those spikes, and its input only carries the gradient.
 
         Args:
             learnt: names of the parameters whose gradients are needed.
+            neuron: the population's arrays, if they are known.
         """
         fired = run.sources
         tensors = [None if x is None else x.detach() for x in inputs]
@@ -135,7 +143,8 @@ class _Inputs:
             weights=tuple(present[len(fired) :]),
             recurrent_weight=recurrent_weight,
             bias=bias,
-            neuron=Numbers.of(
+            neuron=neuron
+            or Numbers.of(
                 run.population,
                 {p.name: x for p, x in zip(run.population.parameters, parameters, strict=True) if x is not None},
                 grad_threshold,
@@ -468,8 +477,9 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, run: _Run, *inputs: Tensor | None) -> Tensor:
-        out = run.forward(_Inputs.of(inputs, run), keep=True)
-        ctx.run = run
+        x = _Inputs.of(inputs, run)
+        out = run.forward(x, keep=True)
+        ctx.run, ctx.neuron = run, x.neuron
         own = None if run.own is None else out if run.fired is None else run.fired
         ctx.save_for_backward(own, *inputs)
         return out
@@ -482,7 +492,8 @@ class _Fused(torch.autograd.Function):
         needs = _Needs.of(ctx.needs_input_grad[1:], len(run.shifts))
         names = [p.name for p in run.population.parameters]
         learnt = [name for name, wanted in zip(names, needs.parameters, strict=True) if wanted]
-        g = run.backward(_Inputs.of(inputs, run, learnt), out, d_out.contiguous(), needs)
+        x = _Inputs.of(inputs, run, learnt=learnt, neuron=None if learnt else ctx.neuron)
+        g = run.backward(x, out, d_out.contiguous(), needs)
         d_bias, *sums = g.sums
         by_name = dict(zip(learnt, sums, strict=True))
         d_parameters = map(by_name.get, names)

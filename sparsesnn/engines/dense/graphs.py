@@ -83,14 +83,15 @@ def record(work: Callable[[], None]) -> Callable[[], None]:
 def apart(work: Callable[[], None], stream: torch.cuda.Stream) -> None:
     """Runs `work` on a stream of its own: kernels are compiled, and libraries set up, which must not be part of a graph."""
     global _apart
-    stream.wait_stream(torch.cuda.current_stream())
+    caller = torch.cuda.current_stream(stream.device)
+    stream.wait_stream(caller)
     _apart += 1
     try:
         with torch.cuda.stream(stream):
             work()
     finally:
         _apart -= 1
-        torch.cuda.current_stream().wait_stream(stream)
+        caller.wait_stream(stream)
 
 
 def capture(work: Callable[[], None], stream: torch.cuda.Stream, pool: Any = None) -> Callable[[], None]:

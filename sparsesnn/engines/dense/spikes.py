@@ -80,7 +80,7 @@ def places_of(spikes: SpikeBatch, dtype: type[np.signedinteger[Any]] = np.int64)
         dtype: of the places, wide enough for T·B·N.
     """
     offsets, ids, n_spikes = (x.numpy() for x in (spikes.offsets, spikes.ids, spikes.n_spikes))
-    n_listed = np.diff(offsets)
+    n_listed = offsets[1:] - offsets[:-1]
     places = np.repeat(np.arange(len(n_listed), dtype=dtype) * spikes.n_neurons, n_listed) + ids.astype(dtype)
     if int(n_spikes.sum()) == len(ids):
         return places

@@ -91,19 +91,22 @@ class StepGraphs:
             return False
         if engine.training.updates.state_keys and not engine.optimizer.state:
             return False
-        layers: Any = engine.model.layers.values()
+        layers = self._layers()
         return (
             all(mode_of(layer) == "fused" and has_formula(layer.population) for layer in layers)
             and not any_hooks((engine.model, *layers))
-            and not any(layer.computed for layer in layers)
-            and not any(_has_hooks(p) for p in engine.model.parameters())
+            and not any(layer._modules for layer in layers)  # parametrizations
+            and not any(_has_hooks(p) for layer in layers for p in layer._parameters.values())
         )
+
+    def _layers(self) -> list[Any]:
+        return list(self.engine.model.layers._modules.values())
 
     def _addresses(self) -> tuple[int, ...]:
         """Where the tensors lie that a graph reads and writes: a loaded checkpoint replaces the optimizer's."""
-        engine = self.engine
-        state = (x for values in engine.optimizer.state.values() for x in values.values() if isinstance(x, Tensor))
-        return tuple(x.data_ptr() for x in (*engine.model.parameters(), *engine.model.buffers(), *state))
+        tables = [table for layer in self._layers() for table in (layer._parameters, layer._buffers)]
+        tables += self.engine.optimizer.state.values()
+        return tuple(x.data_ptr() for table in tables for x in table.values() if isinstance(x, Tensor))
 
 
 class StepGraph:
@@ -157,8 +160,10 @@ class StepGraph:
             dtype = spike_dtype_of(weights_like(engine.model))
         # the last place takes what is no spike
         self.spikes = torch.zeros(self.n_places + 1, dtype=dtype, device=device)
+        self.parameters = [p for group in groups for p in group["params"]]
         self.gradients: list[Tensor | None] = []
         self.replay: Callable[[], None] | None = None
+        self._places, self._rates = (self.sent.here[name].numpy() for name in ("places", "rates"))
 
     def run(self, batch: Batch, answers: Tensor, n_labels: int, lr: float) -> None:
         """A training step; `found.here` has its results.
@@ -167,14 +172,12 @@ class StepGraph:
             answers: labels or targets, checked.
             n_labels: their number in the whole batch.
         """
-        sent, groups = self.sent.here, self.engine.optimizer.param_groups
         places = places_of(batch.spikes.validate(), np.int32)
-        room = sent["places"].numpy()
-        room[: len(places)] = places
-        room[len(places) :] = self.n_places
-        sent["answers"].copy_(answers)
-        sent["n_labels"].fill_(max(1, n_labels))
-        sent["rates"].numpy()[:] = [lr * group["lr_factor"] for group in groups]
+        self._places[: len(places)] = places
+        self._places[len(places) :] = self.n_places
+        self._rates[:] = [lr * group["lr_factor"] for group in self.engine.optimizer.param_groups]
+        self.sent.here["answers"].copy_(answers)
+        self.sent.here["n_labels"].fill_(max(1, n_labels))
         self.sent.send()
         self._launch()
         self.found.fetch()
@@ -185,13 +188,12 @@ class StepGraph:
             apart(self._work, self.graphs.stream)
             self.is_compiled = True
             return
-        parameters = list(self.engine.model.parameters())
         if self.replay is None:
             self.replay = capture(self._work, self.graphs.stream, self.graphs.pool)
-            self.gradients = [p.grad for p in parameters]
+            self.gradients = [p.grad for p in self.parameters]
         self.replay()
-        for p, gradient in zip(parameters, self.gradients, strict=True):
-            p.grad = gradient
+        for p, gradient in zip(self.parameters, self.gradients, strict=True):
+            p.grad = gradient  # of this graph; between two of its steps another one may have run
 
     def _work(self) -> None:
         """The step on the device, without looking at a number."""
@@ -265,5 +267,5 @@ class _Counts(CountedSpikes):
         return dict.fromkeys(self._counts, 0)
 
 
-def _has_hooks(p: Tensor) -> bool:
-    return bool(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None))
+def _has_hooks(p: Tensor | None) -> bool:
+    return p is not None and bool(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None))
