@@ -457,7 +457,7 @@ def test_what_a_step_does_on_the_device(
     assert name_of(operation) == "copy_"
     assert out.numel() < 2**19, "lists, not a tensor [T, B, N]"
     kernels = [name_of(operation) for operation, *_ in seen.on("meta")]
-    assert len(kernels) < 130
+    assert len(kernels) <= (125 if dtype == torch.float32 else 135)
     assert kernels.count("dense_forward") == 5, "two spiking populations run twice, the readout once"
     assert kernels.count("dense_backward") == 3
     n_products = sum(kernels.count(name) for name in ("mm", "addmm_", "addmm", "bmm"))

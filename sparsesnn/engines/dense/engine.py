@@ -102,7 +102,9 @@ class DenseEngine(TorchEngine):
         kind = torch.optim.AdamW if updates.name == "adamw" else torch.optim.Adam
         # capturable: its steps may be part of a CUDA graph
         optimizer: Any = make_optimizer(self.model, updates, kind, fused=True, capturable=self.device.type == "cuda")
-        optimizer._warned_capturable_if_run_uncaptured = True  # PyTorch would warn about the first steps, which are not part of one
+        optimizer._warned_capturable_if_run_uncaptured = (
+            True  # PyTorch would warn about the first steps, which are not part of one
+        )
         return optimizer  # type: ignore[no-any-return]
 
     def start(self) -> None:
