@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,7 +120,7 @@ def norm_of(gradients: Iterable[Tensor]) -> Tensor:
     return norm
 
 
-def clip_in_place(gradients: Sequence[Tensor], norm: Tensor, clip_norm: float) -> None:
+def clip_in_place(gradients: list[Tensor], norm: Tensor, clip_norm: float) -> None:
     """`clip` for a norm that lies on a device, without looking at it."""
     if clip_norm:
         torch._foreach_mul_(gradients, torch.where((norm > clip_norm) & norm.isfinite(), clip_norm / norm, 1.0))

@@ -84,15 +84,13 @@ def tf32(precision: str) -> Iterator[None]:
     if precision != "tf32":
         yield
         return
-    settings = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [setting.allow_tf32 for setting in settings]
-    for setting in settings:
-        setting.allow_tf32 = True
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    products.allow_tf32 = convolutions.allow_tf32 = True
     try:
         yield
     finally:
-        for setting, value in zip(settings, before, strict=True):
-            setting.allow_tf32 = value
+        products.allow_tf32, convolutions.allow_tf32 = before
 
 
 def synchronize(device: torch.device) -> None:

@@ -11,7 +11,7 @@ from sparsesnn.currents import Currents
 from sparsesnn.engines.dense.fused import spike_dtype_of
 from sparsesnn.engines.dense.layer import choose_mode, run_layer
 from sparsesnn.engines.dense.spikes import DenseSpikes, SpikesByName
-from sparsesnn.engines.runner import Runner, weights_like
+from sparsesnn.engines.runner import Runner, as_tensor, weights_like
 from sparsesnn.output import LayerState
 from sparsesnn.spikes import SpikeBatch
 
@@ -28,7 +28,7 @@ class DenseRunner(Runner):
             return spikes
         like = weights_like(model)
         if not isinstance(spikes, SpikeBatch) or spikes.values is not None:
-            return super().read(model, spikes)
+            return as_tensor(super().read(model, spikes))
         if choose_mode(self.options.dense_mode, like.device, like.dtype) == "fused":
             return DenseSpikes.from_lists(spikes, like.dtype, like.device, spike_dtype_of(like))
         return DenseSpikes.from_lists(spikes, like.dtype, like.device, like.dtype).fired
