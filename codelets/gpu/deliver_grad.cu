@@ -67,8 +67,23 @@ struct WeightGradArgs {
   Global<const float> d_currents;  // packed
   Global<const int32> leaves;      // of the wave, [leaves][3]: the first group, the end, the slot of the sum
   Global<float> sums;              // [slots][M][tiles][16][COLUMNS]: those of the leaves are written
-  int32 n_pre, n_tiles, n_steps, n_words, n_blocks, n_wave;  // n_blocks: of senders, for each tile and leaf
+  DeviceLists lists;               // of the senders; read if their spikes have values
+  int32 n_pre, n_tiles, n_steps, n_samples, n_words, n_blocks;  // n_blocks: of senders, for each tile and leaf
+  int32 first_sample, n_wave, delay;
 };
+
+// The value of neuron m's spike in a list.
+inline float value_of(const DeviceLists& lists, int list, int m) {
+  int low = lists.begin[list], high = low + lists.n_spikes[list] - 1;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (static_cast<int>(lists.ids[middle]) < m)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return lists.values[low];
+}
 
 // A block for some senders, a tile and a leaf of the tree of groups (host/src/training/group_tree.h); half a warp takes
 // a sender. Each group is summed from zero, and then added.
@@ -87,10 +102,13 @@ KERNEL(weight_grad, WeightGradArgs, 256) {
       for (int w = 0; w < a.n_words; ++w)
         for (uint32 bits = a.bits[words + w]; bits; bits &= bits - 1) {
           const int bit = w * 32 + lowest_bit(bits), t = a.n_steps - 1 - bit / group_samples;
-          const int64 row = static_cast<int64>(t) * a.n_wave + g * group_samples + bit % group_samples;
+          const int b = g * group_samples + bit % group_samples;
+          const int64 row = static_cast<int64>(t) * a.n_wave + b;
           float d[COLUMNS];
           load_columns(d, a.d_currents, packed_at<COLUMNS>(row, a.n_tiles, tile, place.lane));
-          for (int k = 0; k < COLUMNS; ++k) sum[k] = sum[k] + d[k];
+          const int list = (t - a.delay) * a.n_samples + a.first_sample + b;
+          const float value = a.lists.values ? value_of(a.lists, list, m) : 1.0f;
+          for (int k = 0; k < COLUMNS; ++k) sum[k] = sum[k] + value * d[k];
           some = true;
         }
       if (!some) continue;

@@ -81,6 +81,18 @@ def test_lists_that_need_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(made) > 2
 
 
+def test_spikes_with_values() -> None:
+    of = plain("20-40r-10")
+    counts = torch.from_numpy(np.random.default_rng(0).poisson(0.3, (7, 9, 20)).astype(np.float32)) * 0.7
+    batch = Batch(SpikeBatch.from_dense(counts, graded=True), of.batch().labels)
+    assert batch.spikes.graded
+    steps = []
+    for kind in (CpuEngine, GpuEngine):
+        engine, _ = run(of, kind, 1)
+        steps.append([(engine.step(batch, 1e-2).loss) for _ in range(3)] + [engine.weights_sha256()])
+    assert steps[0] == steps[1]
+
+
 def test_batches_of_other_sizes() -> None:
     """Each shape has its buffers; the weights are the same."""
     of = plain()
@@ -219,7 +231,6 @@ def test_networks_that_it_does_not_run(network: Network, message: str) -> None:
     ("training", "message"),
     [
         ({"updates": Updates(name="sgd")}, "optim.name.*sgd"),
-        ({"graded": True}, "values"),
         ({"dropout": Dropout(neurons=0.5)}, "dropout"),
     ],
 )

@@ -19,6 +19,9 @@ from sparsesnn.engines.gpu.plan import Shape, buffers
 from sparsesnn.engines.gpu.weights import DeviceWeights
 from sparsesnn.spikes import SpikeBatch
 
+#: numbers per neuron that a backward pass copies to the host
+_NEURON_GRADIENTS = ("gradient of bias", "gradient of parameters")
+
 
 class Passes:
     """The passes of one shape.
@@ -42,6 +45,7 @@ class Passes:
         self._backward: Callable[[], None] | None = None
         self._given: tuple[str, ...] = ()
         self._once = False
+        self._make_staging()
         if shape.saves:
             self._upload_waves()
 
@@ -51,7 +55,7 @@ class Passes:
         """Frees the buffers."""
         for address in self._at.values():
             self.device.free(address)
-        self._at = {}
+        self._at, self._staging = {}, {}
 
     def _pinned(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
         """Host memory of this name; the same array each time."""
@@ -59,6 +63,18 @@ class Passes:
             n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
             self._staging[name] = self.device.pinned(n_bytes).view(dtype).reshape(shape)
         return self._staging[name]
+
+    def _make_staging(self) -> None:
+        """Host memory that recorded work copies to: made before, because nothing is allocated while work is recorded."""
+        for name, layer in self.layers.items():
+            if layer.fires:
+                self._pinned(f"{name}, needed", (self.shape.n_samples,), np.int32)
+                self._pinned(f"{name}, lists", (3, self.shape.n_lists), np.int32)
+            else:
+                self._pinned(f"{name}, potentials", (self.shape.n_steps, self.shape.n_samples, layer.n), np.float32)
+            for what in _NEURON_GRADIENTS:
+                if f"{name}, {what}" in self._at:
+                    self._pinned(f"{name}, {what}", self._shape_of(layer, what), np.float32)
 
     def _upload_waves(self) -> None:
         """Copies the leaves of all waves to the device, and the slots to add after each."""
@@ -87,7 +103,8 @@ class Passes:
         """The lists of a population, as kernels read them."""
         counts, ids = ("input, lists", "input, ids") if name == self.source else (f"{name}, lists", f"{name}, ids")
         at, n_bytes = self._at[counts], 4 * self.shape.n_lists
-        return structs("step.cu")["DeviceLists"](at, at + n_bytes, at + 2 * n_bytes, self._at[ids])
+        values = self._at.get("input, values", 0) if name == self.source else 0
+        return structs("step.cu")["DeviceLists"](at, at + n_bytes, at + 2 * n_bytes, self._at[ids], values)
 
     def _numbers(self, layer: GpuLayer) -> dict[str, int]:
         """Addresses of a layer's numbers per neuron."""
@@ -179,6 +196,7 @@ class Passes:
             "deliver_grad.cu", "WeightGradArgs", bits=bits, d_currents=self._at["gradient of currents"],
             leaves=self._at["leaves"] + 12 * self._before(wave, "leaves"), sums=matrix.at["gradient"], n_pre=link.n_pre,
             n_tiles=layer.n_tiles, n_steps=self.shape.n_steps, n_words=self.shape.n_words, n_blocks=n_blocks, n_wave=wave.n_samples,
+            first_sample=wave.first_sample, n_samples=self.shape.n_samples, delay=link.delay, lists=self._lists(link.pre),
         )  # fmt: skip
         self.device.launch(
             kernels["weight_grad"], n_blocks * layer.n_tiles * len(wave.leaves), 256, 0, arguments, matrix.name
@@ -232,6 +250,10 @@ class Passes:
         ids[:n_ids] = spikes.ids.numpy()
         if n_ids:
             self.device.upload(self._at["input, ids"], ids[:n_ids])
+        if self.shape.graded:
+            values = self._pinned("input, values", (self.shape.n_input,), np.float32)
+            values[:n_ids] = spikes.entry_values().detach().numpy()
+            self.device.upload(self._at["input, values"], values[:n_ids])
         for name, array in numbers.items():
             staged = self._pinned(f"{name}, numbers", array.shape, np.float32)
             staged[...] = array
@@ -245,18 +267,8 @@ class Passes:
     def _launch_forward(self) -> None:
         for name, layer in self.layers.items():
             self._launch_step(layer)
-            if layer.fires:
-                self.device.download_later(
-                    self._at[f"{name}, needed"], self._pinned(f"{name}, needed", (self.shape.n_samples,), np.int32)
-                )
-                self.device.download_later(
-                    self._at[f"{name}, lists"], self._pinned(f"{name}, lists", (3, self.shape.n_lists), np.int32)
-                )
-            else:
-                shape = self.shape.n_steps, self.shape.n_samples, layer.n
-                self.device.download_later(
-                    self._at[f"{name}, potentials"], self._pinned(f"{name}, potentials", shape, np.float32)
-                )
+            for what in ("needed", "lists") if layer.fires else ("potentials",):
+                self.device.download_later(self._at[f"{name}, {what}"], self._staging[f"{name}, {what}"])
 
     def potentials(self, name: str) -> npt.NDArray[np.float32]:
         """[T, B, N] of a readout; valid until the next forward pass."""
@@ -328,13 +340,10 @@ class Passes:
                     if self.weights.matrices[layer.name, link.name].learns:
                         self._launch_weight_grad(layer, wave, link)
                 self._launch_neuron_grad(layer, wave)
-        for layer in layers:
-            for what in ("gradient of bias", "gradient of parameters"):
-                name = f"{layer.name}, {what}"
-                if name in self._at:
-                    self.device.download_later(
-                        self._at[name], self._pinned(name, self._shape_of(layer, what), np.float32)
-                    )
+        for name in self.layers:
+            for what in _NEURON_GRADIENTS:
+                if f"{name}, {what}" in self._at:
+                    self.device.download_later(self._at[f"{name}, {what}"], self._staging[f"{name}, {what}"])
         self.weights.launch_squares()
 
     def _fill_nothing(self, layer: GpuLayer) -> None:

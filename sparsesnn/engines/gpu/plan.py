@@ -29,6 +29,7 @@ class Shape:
         n_input: entries of the input's lists that there is room for.
         rooms: by population that fires, entries per sample that its lists have room for.
         saves: whether a backward pass may follow.
+        graded: whether the input's spikes have values.
     """
 
     n_steps: int
@@ -36,6 +37,7 @@ class Shape:
     n_input: int
     rooms: Mapping[str, int]
     saves: bool
+    graded: bool = False
 
     @property
     def n_lists(self) -> int:
@@ -65,6 +67,8 @@ def buffers(layers: Mapping[str, GpuLayer], shape: Shape) -> dict[str, int]:
     """Bytes of each buffer of a shape, by name."""
     lists = shape.n_lists
     found = {"input, lists": 12 * lists, "input, ids": 2 * shape.n_input}
+    if shape.graded:
+        found["input, values"] = 4 * shape.n_input
     most_samples = max(wave.n_samples for wave in shape.waves)
     n_words = n_currents = 0
     for name, layer in layers.items():

@@ -43,17 +43,17 @@ class Program:
         self.layers = layers_of(network, layers)
         self.weights = DeviceWeights(device, self.layers)
         self.source = network.inputs[0]
-        self._passes: dict[tuple[int, int, bool], Passes] = {}
+        self._passes: dict[tuple[int, int, bool, bool], Passes] = {}
         self._rooms: dict[tuple[int, str], int] = {}
         self._numbers: dict[str, npt.NDArray[np.float32]] = {}
         self._seen: frozenset[int] = frozenset()
         self.n_passes = 0
 
     def check(self, spikes: SpikeBatch) -> SpikeBatch:
-        """The input in the form that kernels read. Errors: those of lists that break their invariants, and for values of spikes."""
-        if spikes.graded:
+        """The input in the form that kernels read. Errors: those of lists that break their invariants."""
+        if spikes.values is not None and spikes.values.requires_grad:
             raise DescriptionError(
-                "input: its spikes have values, which backend 'gpu' does not run yet; use backend 'cpu', or 'dense' with device 'cuda'"
+                "input: its values want a gradient, which backend 'gpu' does not compute; use backend 'cpu', or give spikes.detach()"
             )
         if spikes.device.type != "cpu":
             raise ShapeError(
@@ -111,7 +111,7 @@ class Program:
             self._passes.pop(key).close()
 
     def _passes_for(self, spikes: SpikeBatch, saves: bool) -> Passes:
-        key = spikes.n_steps, spikes.n_samples, saves
+        key = spikes.n_steps, spikes.n_samples, saves, spikes.graded
         found = self._passes.pop(key, None)
         if found is not None and found.shape.n_input >= spikes.ids.numel():
             self._passes[key] = found  # the last one used
@@ -125,7 +125,9 @@ class Program:
             for name, layer in self.layers.items()
             if layer.fires
         }
-        shape = Shape(spikes.n_steps, spikes.n_samples, int(MORE_ROOM * spikes.ids.numel()) + 1, rooms, saves)
+        shape = Shape(
+            spikes.n_steps, spikes.n_samples, int(MORE_ROOM * spikes.ids.numel()) + 1, rooms, saves, spikes.graded
+        )
         try:
             made = Passes(self.device, self.layers, self.weights, self.source, shape)
         except DeviceMemoryError as error:
