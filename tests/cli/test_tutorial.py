@@ -29,7 +29,7 @@ def test_tutorial(capsys: pytest.CaptureFixture[str]) -> None:
     assert "torch.Size([100, 16, 20])" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["networks", "dense"])
+@pytest.mark.parametrize("name", ["networks", "engines"])
 def test_pages_without_data(name: str) -> None:
     run_blocks(DOCS / f"{name}.md")
 
@@ -56,7 +56,7 @@ def test_inside_pytorch(capsys: pytest.CaptureFixture[str]) -> None:
 def test_two_processes_average_gradients(tmp_path: Path) -> None:
     text = (DOCS / "libraries.md").read_text(encoding="utf-8")
     (script,) = re.findall(r"```python title=\"ddp\.py\"\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "ddp.py").write_text(script + "print('equal', rank, size)\n", encoding="utf-8")
+    (tmp_path / "ddp.py").write_text(script + "print(f'equal {rank} {size}\\n', end='')\n", encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "ddp.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
