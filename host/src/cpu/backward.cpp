@@ -143,7 +143,7 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       n_tiles_(spec.n_tiles()),
       n_groups_(count_groups(input.n_samples)),
       separate_(wanted.n_batch > 0),
-      by_blocks_(input.exchange != nullptr),
+      by_blocks_(input.ranks != nullptr),
       blocks_(tile_blocks(spec.first_tile(), spec.first_tile() + spec.n_tiles())),
       sparse_blocks_(by_blocks_ ? blocks_.size() : 1, TileBlock{0, 1}),
       n_(static_cast<std::size_t>(spec.n)),
@@ -490,8 +490,7 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
                               const OutputGrads& d_out, const Wanted& wanted, const OutputGrads& d_potentials) {
   check_layer(spec, input);
   if (has_constant_sources(input)) return backward_constant_sources(spec, input, saved, d_out, wanted, d_potentials);
-  if (input.exchange && !input.loops.empty())
-    return recurrent_backward(spec, input, saved, d_out, wanted, d_potentials);
+  if (input.ranks && !input.loops.empty()) return recurrent_backward(spec, input, saved, d_out, wanted, d_potentials);
   const bool by_row = runs_by_row(spec, input);
   if (!by_row && !goes_by_list(spec, input, wanted))
     return Backward(spec, input, saved, d_out, wanted, d_potentials).run();

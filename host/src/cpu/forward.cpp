@@ -289,8 +289,8 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   for (std::size_t s = 0; s < out.rows.size(); ++s) pass.rows.state[s + 1] = out.rows[s].data();
   pass.rows.current = out.currents.data();
   pass.starts_above_threshold = spiking && !input.state[0] && neuron.any_threshold_below_zero();
-  if (by_sample && input.exchange) {
-    run_by_step(kernels, pass, columns ? &*columns : nullptr, *input.exchange, out.dropped.data());
+  if (by_sample && input.ranks) {
+    run_by_step(kernels, pass, columns ? &*columns : nullptr, *input.ranks, out.dropped.data());
   } else if (by_sample) {
     run_by_sample(kernels, pass, columns ? &*columns : nullptr, out.dropped.data());
   } else {
@@ -298,8 +298,8 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
       const int b0 = block * block_size, b1 = std::min(n_samples, b0 + block_size);
       kernels.forward(here, p, block, b0, b1);
     });
-    if (limited && input.exchange)
-      select_shards(kernels, pass, *input.exchange, out.dropped.data());
+    if (limited && input.ranks)
+      select_shards(kernels, pass, *input.ranks->exchange, out.dropped.data());
     else if (limited)
       parallel_for(input.n_steps, [&](int t, int) {
         for (int b = 0; b < n_samples; ++b)
