@@ -135,7 +135,9 @@ def build(revision: str) -> Path:
         archive.extractall(tree, filter="data")
     nanobind = output(sys.executable, "-m", "nanobind", "--cmake_dir").strip()
     found = (f"-DPython_EXECUTABLE={sys.executable}", f"-Dnanobind_DIR={nanobind}")
-    output("cmake", "-S", str(tree), "-B", str(folder / "build"), "-G", "Ninja", *found)
+    isa = output(sys.executable, "-c", "import sparsesnn; print(sparsesnn.build_info()['isa'])").strip()
+    isas = f"-DSPARSESNN_ISAS={isa}"  # the copies of the kernels for other instruction sets would not run
+    output("cmake", "-S", str(tree), "-B", str(folder / "build"), "-G", "Ninja", *found, isas)
     output("cmake", "--build", str(folder / "build"), "--target", "_core")
     (module,) = (folder / "build").glob("_core*.so")
     shutil.copy(module, tree / "sparsesnn")
