@@ -157,13 +157,17 @@ def output(*command: str) -> str:
 # ---- instructions --------------------------------------------------------------------------------------------------------
 
 
-def count_instructions(tree: Path, name: str, n_steps: int) -> int | None:
-    """Instructions of a process that takes steps; None where the processor's counters cannot be read."""
+def count_instructions(command: Sequence[str], env: Mapping[str, str] = os.environ) -> int | None:
+    """Instructions of a process; None where the processor's counters cannot be read."""
     if shutil.which("perf") is None:
         return None
-    command = ["perf", "stat", "-x,", "-e", "instructions:u", *worker(tree, "--steps", str(n_steps), "--network", name)]
-    result = subprocess.run(command, env=environment(tree), capture_output=True, text=True, check=False)
-    return instructions_of(result.stderr)
+    counted = ["perf", "stat", "-x,", "-e", "instructions:u", *command]
+    return instructions_of(subprocess.run(counted, env=env, capture_output=True, text=True, check=False).stderr)
+
+
+def count_steps(tree: Path, name: str, n_steps: int) -> int | None:
+    """Instructions of a process that takes steps."""
+    return count_instructions(worker(tree, "--steps", str(n_steps), "--network", name), environment(tree))
 
 
 def instructions_of(text: str) -> int | None:
@@ -177,11 +181,13 @@ def instructions_of(text: str) -> int | None:
 
 def compare_instructions(trees: Sequence[Path]) -> dict[str, float] | None:
     """Ratios new / base by network; None without counters."""
+    if count_instructions(["true"]) is None:
+        return None
     ratios = {}
     for name in NETWORKS:
         counts = []
         for tree in trees:
-            few, many = (count_instructions(tree, name, n) for n in (FEW, MANY))
+            few, many = (count_steps(tree, name, n) for n in (FEW, MANY))
             if few is None or many is None:
                 return None
             counts.append(many - few)

@@ -55,10 +55,12 @@ def test_counts_of_perf(text: str, count: int | None) -> None:
 
 def test_instructions_decide_where_they_can_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     per_step = {"base": 1000, "new": 1100}
-    monkeypatch.setattr(regress, "count_instructions", lambda tree, name, n: 5_000_000 + n * per_step[tree.name])
+    monkeypatch.setattr(regress, "count_instructions", lambda command: 1000)
+    monkeypatch.setattr(regress, "count_steps", lambda tree, name, n: 5_000_000 + n * per_step[tree.name])
     found = regress.compare_instructions([Path("base"), Path("new")])
     assert found == dict.fromkeys(regress.NETWORKS, 1.1)
-    monkeypatch.setattr(regress, "count_instructions", lambda tree, name, n: None)
+    monkeypatch.setattr(regress, "count_instructions", lambda command: None)
+    monkeypatch.setattr(regress, "count_steps", lambda tree, name, n: pytest.fail("counters cannot be read"))
     assert regress.compare_instructions([Path("base"), Path("new")]) is None
 
 
