@@ -11,7 +11,8 @@ error names the difference.
 from sparsesnn.nir.conventions import CONVENTIONS, Convention
 from sparsesnn.nir.files import read, write
 from sparsesnn.nir.reading import from_nir
-from sparsesnn.nir.writing import READOUTS, TARGETS, readers, readers_text, to_nir
+from sparsesnn.nir.targets import READOUTS, TARGETS
+from sparsesnn.nir.writing import readers, readers_text, to_nir
 
 __all__ = [
     "from_nir",
