@@ -395,7 +395,7 @@ class _Engine:
 
 
 class _Mixed(TorchFunctionMode):
-    """Joins results with tensors without numbers, in sums and `torch.cat`: what is made of both is read by synapses alone."""
+    """Joins results with tensors without numbers, in sums and `torch.cat`; only synapses read the result."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = list(tensors_in((args, kwargs or {})))

@@ -152,12 +152,12 @@ def _of_events(data: Any, dt: float, n_steps: int | None, graded: bool | None) -
     unit, t = idx[b, k].astype(np.int64), time[b, k]
     if unit.size and (unit.min() < 0 or unit.max() >= n_neurons):
         raise SpikeListError(
-            f"from_data: idx runs from {unit.min()} to {unit.max()}; allowed: 0 to {n_neurons - 1}, and -1 where there is no event"
+            f"from_data: idx runs from {unit.min()} to {unit.max()}; allowed: 0 to {n_neurons - 1}, and -1 for padding"
         )
     if not np.isfinite(t).all() or (t.size and (t.min() < 0 or t.max() > end)):
         raise SpikeListError(
-            f"from_data: times run from {t.min():g} to {t.max():g}; allowed: 0 to t_max, {end:g}; correct t_max, or set idx to -1 where there is "
-            "no event"
+            f"from_data: times run from {t.min():g} to {t.max():g}; allowed: 0 to t_max, {end:g}; correct t_max, or set idx to -1 for "
+            "padding"
         )
     step = np.floor(t / dt + _SLACK + _SLACK_TIME * t / dt).astype(np.int64)
     whole = max(int(np.ceil(end / dt - _SLACK)), 1 if step.size else 0)
