@@ -1,4 +1,4 @@
-"""The code of the tutorial and of the page about PyTorch runs as it stands, block by block, in one session."""
+"""The code of the tutorial, and of the pages about PyTorch and about other libraries, runs as it stands, block by block, in one session."""
 
 from __future__ import annotations
 
@@ -39,6 +39,17 @@ def test_inside_pytorch(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     for fact in ("'Effective_ACs'", "recorded by torch.jit.script", "transform of torch.func"):
         assert fact in out
+
+
+def test_spikes_and_neurons_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("nir", reason="needs the package nir, in the extra 'nir'")
+    monkeypatch.chdir(tmp_path)
+    run_blocks(DOCS / "exchange.md")
+    out = capsys.readouterr().out
+    assert "SpikeBatch(T=100, B=16, N=921600: 3 spikes" in out
+    assert out.rstrip().endswith("0.97")
 
 
 def test_two_processes_average_gradients(tmp_path: Path) -> None:
