@@ -3,7 +3,7 @@
 // just written; the barriers of a step are those around them.
 //
 // Macros: SHAPE, of codelets/neuron.h; COLUMNS, neurons of a tile per lane; ROUNDS; TRACES, trained parameters of neurons
-// that fire; FIRES.
+// that fire; FIRES; THREADS, at most, of a block.
 //
 // Cost of a sample: 4 bytes from L2 per arriving spike and neuron; launched with B blocks.
 #include "codelets/gpu/deliver.h"
@@ -37,7 +37,7 @@ inline void load_numbers(F* to, Global<const float> from, int n, int64 stride, i
   for (int q = 0; q < n; ++q) to[q] = from[q * stride + neuron];
 }
 
-KERNEL(step, StepArgs, 1024) {
+KERNEL(step, StepArgs, THREADS) {
   constexpr int S = Model::n_states, n_traces = TRACES ? TRACES : 1, width = COLUMNS * n_lanes;
   const Place place;
   const int b = block_index(), lane = place.lane;
@@ -63,14 +63,14 @@ KERNEL(step, StepArgs, 1024) {
           const Source& from = a.sources[s];
           if (t < from.delay) continue;
           const int arrives = list - from.delay * a.n_samples;
-          deliver(current, from.weight, a.n_tiles, tile, lane, from.lists.ids, from.lists.begin[arrives],
-                  from.lists.n_spikes[arrives]);
+          deliver(current, from.weight, a.n_tiles, tile, lane, from.lists.ids, from.lists.values,
+                  from.lists.begin[arrives], from.lists.n_spikes[arrives]);
         }
         for (int l = 0; l < a.n_loops; ++l) {
           if (t < a.loops[l].delay) continue;
           const int arrives = list - a.loops[l].delay * a.n_samples;
-          deliver(current, a.loops[l].weight, a.n_tiles, tile, lane, Global<const uint16>(a.ids), a.begin[arrives],
-                  a.n_spikes[arrives]);
+          deliver(current, a.loops[l].weight, a.n_tiles, tile, lane, Global<const uint16>(a.ids),
+                  Global<const float>(), a.begin[arrives], a.n_spikes[arrives]);
         }
 #pragma unroll
         for (int k = 0; k < COLUMNS; ++k) {

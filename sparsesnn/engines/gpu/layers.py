@@ -136,6 +136,7 @@ class GpuLayer:
             "ROUNDS": str(self.rounds),
             "TRACES": str(traces),
             "FIRES": str(int(self.fires)),
+            "THREADS": str(next(n for n in (256, 512, MAX_THREADS) if self.n_threads <= n)),
         }
 
     @property
