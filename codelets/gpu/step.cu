@@ -3,7 +3,7 @@
 // just written; the barriers of a step are those around them.
 //
 // Macros: SHAPE, of codelets/neuron.h; COLUMNS, neurons of a tile per lane; ROUNDS; TRACES, trained parameters of neurons
-// that fire; FIRES.
+// that fire; FIRES; THREADS, the most of a block: the fewer, the more registers each may have.
 //
 // Cost of a sample: 4 bytes from L2 per arriving spike and neuron; launched with B blocks.
 #include "codelets/gpu/deliver.h"
@@ -37,7 +37,7 @@ inline void load_numbers(F* to, Global<const float> from, int n, int64 stride, i
   for (int q = 0; q < n; ++q) to[q] = from[q * stride + neuron];
 }
 
-KERNEL(step, StepArgs, 1024) {
+KERNEL(step, StepArgs, THREADS) {
   constexpr int S = Model::n_states, n_traces = TRACES ? TRACES : 1, width = COLUMNS * n_lanes;
   const Place place;
   const int b = block_index(), lane = place.lane;

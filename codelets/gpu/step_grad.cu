@@ -27,7 +27,7 @@ struct StepGradArgs {
   int32 n_loops, n, n_tiles, n_steps, n_samples, room, records_x, detaches, same_at_all_steps;
 };
 
-KERNEL(step_grad, StepGradArgs, 1024) {
+KERNEL(step_grad, StepGradArgs, THREADS) {
   constexpr int S = Model::n_states, n_traces = TRACES ? TRACES : 1, width = COLUMNS * n_lanes;
   const Place place;
   const int b = block_index(), lane = place.lane;

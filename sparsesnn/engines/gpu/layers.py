@@ -134,6 +134,7 @@ class GpuLayer:
             "ROUNDS": str(self.rounds),
             "TRACES": str(traces),
             "FIRES": str(int(self.fires)),
+            "THREADS": str(next(most for most in (256, 512, MAX_THREADS) if self.n_threads <= most)),
         }
 
     @property
