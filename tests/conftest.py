@@ -34,6 +34,7 @@ SMOKE = (
     "dense/test_dense_modes.py::test_networks_agree",
     "gpu/test_cubins.py::test_every_damage_is_noticed_and_repaired",
     "gpu/test_cuda_faults.py::test_a_kernel_that_fails_is_named",
+    "gpu/test_training.py::test_the_other_engine_goes_on_from_a_state",
     "ipu/test_ipu_train.py::test_a_resumed_run_ends_with_the_same_bits",
     "plan/test_cost.py::test_a_prediction_is_what_the_emulated_machine_counts",
     "plan/test_plan.py::test_ranks_get_slabs_of_the_engine",

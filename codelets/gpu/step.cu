@@ -3,7 +3,7 @@
 // just written; the barriers of a step are those around them.
 //
 // Macros: SHAPE, of codelets/neuron.h; COLUMNS, neurons of a tile per lane; ROUNDS; TRACES, trained parameters of neurons
-// that fire; FIRES; THREADS, the most of a block: the fewer, the more registers each may have.
+// that fire; FIRES; THREADS, at most, of a block.
 //
 // Cost of a sample: 4 bytes from L2 per arriving spike and neuron; launched with B blocks.
 #include "codelets/gpu/deliver.h"

@@ -14,7 +14,11 @@ FLAGS: dict[str, dict[str, Any]] = {
     "batch": {"type": int, "default": 48, "metavar": "B", "help": "samples"},
     "input-activity": {"type": float, "default": 0.015, "metavar": "A", "help": "spikes per neuron and step"},
     "hidden-activity": {"type": float, "default": 0.02, "metavar": "A", "help": "the same, by scaling weights"},
-    "device": {"default": "auto", "metavar": "NAME", "help": "device of the backends dense (auto: cpu) and gpu: cpu, cuda, cuda:0, …"},
+    "device": {
+        "default": "auto",
+        "metavar": "NAME",
+        "help": "device of the backends dense (auto: cpu) and gpu: cpu, cuda, cuda:0, …",
+    },
     "precision": {
         "default": "float32",
         "metavar": "P",

@@ -98,7 +98,9 @@ def case(seed: int, most: int = 150) -> Case:
     )
     training = {"n_classes": n_classes, "decoding": decoding, "updates": updates}
     shape = rng.choice([1, 5, 11]), rng.choice([1, 3, 9, 19])
-    return Case(Network(populations, connections), *shape, rng.choice([0.0, 0.05, 0.3]), rng.choice([1.0, 3.0]), training, seed)
+    return Case(
+        Network(populations, connections), *shape, rng.choice([0.0, 0.05, 0.3]), rng.choice([1.0, 3.0]), training, seed
+    )
 
 
 def run(of: Case, kind: type[Any], n_steps: int = 3) -> tuple[Any, list[Step]]:

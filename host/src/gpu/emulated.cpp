@@ -88,11 +88,13 @@ void Blocks::wait(Wait reason) {
 int Blocks::next_thread() {
   if (n_lanes_ < lanes) return thread = warps_[turn_] * lanes + (first_lane_ + n_lanes_++) % lanes;
   const int first = warps_[turn_] * lanes;
-  for (int l = 1; l < lanes; ++l) check_same(first, first + l);
+  for (int l = 1; l < lanes; ++l)
+    if (!(threads_[first + l].wait == threads_[first].wait)) refuse_divergence(first, first + l);
   const Call call = threads_[first].wait.call;
   if (call == Call::ended || call == Call::barrier) {
     if (++turn_ < warps_.size()) return begin_warp(), thread;
-    for (size_t w = 1; w < warps_.size(); ++w) check_same(0, static_cast<int>(w) * lanes);
+    for (int k = lanes; k < n_threads; k += lanes)
+      if (!(threads_[k].wait == threads_[0].wait)) refuse_divergence(0, k);
     if (call == Call::ended) return -1;
     begin_phase();
   } else if (call == Call::warp_barrier) {
@@ -105,9 +107,8 @@ int Blocks::next_thread() {
   return thread;
 }
 
-void Blocks::check_same(int one, int other) {
+void Blocks::refuse_divergence(int one, int other) {
   const Wait &a = threads_[one].wait, &b = threads_[other].wait;
-  if (a == b) return;
   const auto text = [](const Wait& wait) {
     const char* const names[] = {"", "barrier", "warp_barrier", "ballot", "shuffle"};
     if (wait.call == Call::ended) return std::string("has ended");
@@ -122,15 +123,17 @@ void Blocks::check_same(int one, int other) {
 
 // Each lane's value, kept until all lanes have read it: the next common call comes after that.
 void Blocks::hand_over(const Thread* warp) {
-  for (int l = 0; l < lanes; ++l) handed_over_[l] = warp[l].value;
+  ballot_ = 0;
+  for (int l = 0; l < lanes; ++l) {
+    handed_over_[l] = warp[l].value;
+    ballot_ |= static_cast<uint32>(warp[l].value & 1) << l;
+  }
 }
 
 uint32 Blocks::ballot(bool condition, Site site) {
   threads_[thread].value = condition;
   wait({Call::ballot, site});
-  uint32 bits = 0;
-  for (int l = 0; l < lanes; ++l) bits |= static_cast<uint32>(handed_over_[l]) << l;
-  return bits;
+  return ballot_;
 }
 
 uint64 Blocks::of_lane(uint64 value, int lane, Site site) {
@@ -159,14 +162,21 @@ void* Blocks::reach(const Range& range, Access how, Site site) {
     fail(site, how, range, array, "misaligned: the address must be a multiple of " + std::to_string(range.alignment));
 
   const Now now{range.is_shared ? block_time_ : launch_time_, block_time_, phase_time_, clock_, thread};
-  Cell* cell = (range.is_shared ? shared_cells_.data() : array->cells) + first;
-  for (Cell* last = cell + range.n * range.size; cell < last; ++cell) check(cell, how, site, now, range, array);
+  Cell* cells = (range.is_shared ? shared_cells_.data() : array->cells) + first;
+  const Cell before = cells[0];
+  check(cells, how, site, now, range, array);
+  for (int k = 1; k < range.n * range.size; ++k) {
+    if (cells[k].writer.bits == before.writer.bits && cells[k].reader.bits == before.reader.bits)
+      cells[k] = cells[0];  // most often all bytes of an element have the same past
+    else
+      check(cells + k, how, site, now, range, array);
+  }
   return range.is_shared ? static_cast<void*>(shared_.data() + first) : reinterpret_cast<void*>(begin + first);
 }
 
 void Blocks::check(Cell* cell, Access how, Site site, const Now& now, const Range& range, const Array* array) {
   const bool is_unwritten = range.is_shared ? cell->writer.time() < now.block : !cell->writer.bits;
-  if (how != Access::write && is_unwritten) fail(site, how, range, array, "which no one has written");
+  if (how != Access::write && is_unwritten) fail(site, how, range, array, "which nothing has written so far");
   const auto refuse = [&](const char* did, Record record, Scope scope) {
     std::string who = "thread " + std::to_string(record.thread());
     const char* remedy = " without a barrier in between";

@@ -9,13 +9,13 @@
 #include <cstring>
 #include <new>
 
-#if !defined(__x86_64__) && !defined(__aarch64__)
+#if !defined(__ELF__) || !(defined(__x86_64__) || defined(__aarch64__))
 #include <ucontext.h>
 #endif
 
 namespace sparsesnn::emulated {
 
-#if defined(__x86_64__) || defined(__aarch64__)
+#if defined(__ELF__) && (defined(__x86_64__) || defined(__aarch64__))
 
 // Saves the registers that a call preserves on the stack, leaves the stack's address in *from, and goes on at `to`.
 extern "C" void sparsesnn_switch(void** from, void* to);

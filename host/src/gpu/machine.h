@@ -56,8 +56,8 @@ class Blocks final : public Machine {
   };
   struct Thread {
     Fiber fiber;
-    Wait wait;
-    uint64 value;
+    Wait wait = {Call::ended, {"", 0}};
+    uint64 value = 0;
   };
 
   static void begin();
@@ -67,8 +67,7 @@ class Blocks final : public Machine {
   void wait(Wait reason);
   int next_thread();
   void hand_over(const Thread* warp);
-  void check_same(int one, int other);
-  Now now(bool is_shared) const;
+  [[noreturn]] void refuse_divergence(int one, int other);
   void check(Cell* cell, Access how, Site site, const Now& now, const Range& range, const Array* array);
   [[noreturn]] void fail(Site site, const std::string& text);
   [[noreturn]] void fail(Site site, Access how, const Range& range, const Array* array, const std::string& why);
@@ -90,6 +89,7 @@ class Blocks final : public Machine {
   size_t turn_ = 0;         // the place of the warp that runs
   int first_lane_ = 0, n_lanes_ = 0;
   uint64 handed_over_[lanes];  // by the lanes at their last ballot or shuffle
+  uint32 ballot_ = 0;
 
   std::vector<char> shared_;
   std::vector<Cell> shared_cells_;

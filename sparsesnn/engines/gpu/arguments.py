@@ -45,7 +45,7 @@ def _read(file: str, known: dict[str, Any], constants: dict[str, int]) -> dict[s
 def _fields(body: str, known: dict[str, Any], constants: dict[str, int]) -> list[tuple[str, Any]]:
     fields = []
     for kind, names in _MEMBERS.findall(body):
-        made = ctypes.c_uint64 if kind.startswith("Global") else _NUMBERS.get(kind) or known[kind]
+        made: Any = ctypes.c_uint64 if kind.startswith("Global") else _NUMBERS.get(kind) or known[kind]
         for name, _, length in re.findall(r"(\w+)(\[(\w+)\])?", names):
             fields.append((name, made * constants[length] if length else made))
     return fields

@@ -40,12 +40,13 @@ class EmulatedDevice(Device):
     Args:
         seed: of these orders.
         total_bytes: the device's memory.
-        sources: the folder that holds `codelets` and `host/src/gpu`.
+        sources: the folder that holds `codelets` and `host/src/gpu`; None: the package.
 
     Errors: `DeviceError` in an installation without the sources of the emulated device.
     """
 
-    def __init__(self, seed: int = 0, total_bytes: int = 4 << 30, sources: Path = PACKAGE) -> None:
+    def __init__(self, seed: int = 0, total_bytes: int = 4 << 30, sources: Path | None = None) -> None:
+        sources = sources or PACKAGE
         if not (sources / "host/src/gpu/emulated.cpp").exists():
             raise DeviceError(
                 f"SPARSESNN_GPU=emulated: this installation has no emulated device (no file {sources / 'host/src/gpu/emulated.cpp'}); "
@@ -134,7 +135,8 @@ class EmulatedDevice(Device):
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         self._not_recorded("record")
-        self._recorded = recorded = []
+        recorded: list[Any] = []
+        self._recorded = recorded
         try:
             work()
         finally:
@@ -261,7 +263,7 @@ def _compile(command: list[str], path: Path, library: Path) -> None:
         ended = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, check=False)
         if ended.returncode:
             raise DeviceError(f"{path.name}: {command[0]} cannot compile it:\n{ended.stderr.strip()}")
-        os.replace(made, library)  # whole or not at all, whichever process is the first
+        made.replace(library)  # whole or not at all, whichever process is the first
 
 
 def _compiler() -> list[str]:

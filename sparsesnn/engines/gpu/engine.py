@@ -106,7 +106,7 @@ class GpuEngine(TorchEngine):
         weights, own = self.program.weights, optimizers.gradients_of(self.model)
         by_name = {matrix.name: matrix for matrix in weights.learning}
         total = 0.0
-        for name, p in self._parameters.items():  # in the order of the engine `cpu`
+        for name in self._parameters:  # in the order of the engine `cpu`
             if name in by_name:
                 total += float(weights.squares(by_name[name]).sum())
             elif name in own:
@@ -142,7 +142,9 @@ class GpuEngine(TorchEngine):
     def run(self, batch: Batch) -> Output:
         program = self.program
         tensors = {name: layer.tensors() for name, layer in program.layers.items()}
-        return output_of(program.forward(program.check(batch.spikes), tensors, saves=False), self.network.output, learns=False)
+        return output_of(
+            program.forward(program.check(batch.spikes), tensors, saves=False), self.network.output, learns=False
+        )
 
     def output(self, spikes: SpikeBatch) -> Output:
         self._pull()

@@ -57,7 +57,9 @@ def check_connections(connections: Iterable[Any], who: str) -> None:
     """The same for connections alone."""
     for c in connections:
         if type(c.synapses) is not Dense:
-            raise DescriptionError(f"connection {c.name}: its synapses are {c.synapses!r}, which {who} does not run; {_INSTEAD}")
+            raise DescriptionError(
+                f"connection {c.name}: its synapses are {c.synapses!r}, which {who} does not run; {_INSTEAD}"
+            )
         if c.axonal:
             raise DescriptionError(f"connection {c.name}: has axonal delays, which {who} does not run; {_INSTEAD}")
 
@@ -134,7 +136,7 @@ class GpuLayer:
             "ROUNDS": str(self.rounds),
             "TRACES": str(traces),
             "FIRES": str(int(self.fires)),
-            "THREADS": str(next(most for most in (256, 512, MAX_THREADS) if self.n_threads <= most)),
+            "THREADS": str(next(n for n in (256, 512, MAX_THREADS) if self.n_threads <= n)),
         }
 
     @property

@@ -75,4 +75,5 @@ def add_samples(samples: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 def places(begin: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
     """The places of all entries of lists, one list after the other."""
     ends = np.cumsum(lengths, dtype=np.int64)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(begin - (ends - lengths), lengths)
+    found: npt.NDArray[np.int64] = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begin - (ends - lengths), lengths)
+    return found

@@ -23,13 +23,13 @@ class DeviceSpikes(CountedSpikes):
         learns: whether their values carry a gradient.
 
     Attributes:
-        values: those of the lists that were read, by population, with the places of the entries on the device.
+        learnt: the values of the lists that were read, by population, with the places of the entries on the device.
     """
 
     def __init__(self, passes: Passes, *, learns: bool) -> None:
         self._passes, self._learns = passes, learns
         self._read: dict[str, SpikeBatch] = {}
-        self.values: dict[str, tuple[Tensor, npt.NDArray[np.int64]]] = {}
+        self.learnt: dict[str, tuple[Tensor, npt.NDArray[np.int64]]] = {}
         places = passes.n_steps * passes.n_samples
         self._counts = {name: (passes.n_spikes(name), places * passes.layers[name].n) for name in passes.rooms}
 
@@ -40,7 +40,7 @@ class DeviceSpikes(CountedSpikes):
             lists, at = self._passes.lists(name)
             if self._learns:
                 lists.values = lists.fired().to(torch.float32).requires_grad_()
-                self.values[name] = lists.values, at
+                self.learnt[name] = lists.values, at
             self._read[name] = lists
         return self._read[name]
 
@@ -80,7 +80,7 @@ def gradients_of(output: Output) -> dict[str, tuple[npt.NDArray[np.float32], Any
     if output.potentials is not None and output.potentials.grad is not None:
         found[output.output] = output.potentials.grad.contiguous().numpy(), None
     assert isinstance(output.spikes, DeviceSpikes)
-    for name, (values, at) in output.spikes.values.items():
+    for name, (values, at) in output.spikes.learnt.items():
         if values.grad is not None:
             found[name] = values.grad.contiguous().numpy(), at
     return found

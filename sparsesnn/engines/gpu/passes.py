@@ -57,7 +57,13 @@ class Passes:
     ) -> None:
         self.device, self.layers, self.weights = device, layers, weights
         self.source, self.n_source = source, n_source
-        self.n_steps, self.n_samples, self.n_input, self.rooms, self.saves = n_steps, n_samples, n_input, dict(rooms), saves
+        self.n_steps, self.n_samples, self.n_input, self.rooms, self.saves = (
+            n_steps,
+            n_samples,
+            n_input,
+            dict(rooms),
+            saves,
+        )
         self.n_lists = n_steps * n_samples
         self.n_groups = -(-n_samples // GROUP)
         self.n_words = -(-n_steps * GROUP // 32)
@@ -105,7 +111,9 @@ class Passes:
             if layer.has_bias:
                 found[f"{name}, gradient of bias"] = 4 * self.n_groups * layer.n_padded
             if learns:
-                found[f"{name}, gradient of parameters"] = 4 * learns * layer.n_padded * (self.n_groups if layer.fires else self.n_samples)
+                found[f"{name}, gradient of parameters"] = (
+                    4 * learns * layer.n_padded * (self.n_groups if layer.fires else self.n_samples)
+                )
             n_words = max([n_words, *(self.n_groups * link.n_pre * self.n_words for link in layer.links)])
         if self.saves:
             found["events by sender"] = 4 * n_words
@@ -140,7 +148,9 @@ class Passes:
         if self.saves:
             found |= self.device.compile("step_grad.cu", macros, ["step_grad"])
             found |= self.device.compile(
-                "deliver_grad.cu", {"COLUMNS": macros["COLUMNS"]}, ["list_grad", "senders", "weight_grad", "add_leaves", "neuron_grad"]
+                "deliver_grad.cu",
+                {"COLUMNS": macros["COLUMNS"]},
+                ["list_grad", "senders", "weight_grad", "add_leaves", "neuron_grad"],
             )
         return found
 
@@ -219,7 +229,9 @@ class Passes:
             d_currents=self._at[f"{layer.name}, gradient of currents"], d_values=self._at[f"{link.pre}, gradients of values"],
             n_tiles=layer.n_tiles, n_steps=self.n_steps, n_samples=self.n_samples, delay=link.delay, adds=int(adds),
         )  # fmt: skip
-        self.device.launch(self._kernels[layer.name]["list_grad"], self.n_lists, 128, 0, arguments, f"{link.pre} -> {layer.name}")
+        self.device.launch(
+            self._kernels[layer.name]["list_grad"], self.n_lists, 128, 0, arguments, f"{link.pre} -> {layer.name}"
+        )
 
     def _launch_weight_grad(self, layer: GpuLayer, link: Link) -> None:
         matrix = self.weights.matrices[layer.name, link.name]
@@ -251,7 +263,11 @@ class Passes:
         if not n_traces and not layer.has_bias:
             return
         traces = 4 * self.n_samples * self.rooms[name] * (1 + layer.records_x) if layer.fires else 0
-        fired = {"lists": self._lists(name), "d_slots": self._d_slots(name), "room": self.rooms[name]} if layer.fires else {}
+        fired = (
+            {"lists": self._lists(name), "d_slots": self._d_slots(name), "room": self.rooms[name]}
+            if layer.fires
+            else {}
+        )
         arguments = make(
             "deliver_grad.cu", "NeuronGradArgs", d_currents=at[f"{name}, gradient of currents"], **fired,
             traces=at.get(f"{name}, fields", 0) + traces, d_bias=at.get(f"{name}, gradient of bias", 0),
@@ -293,11 +309,17 @@ class Passes:
         for name, layer in self.layers.items():
             self._launch_step(layer)
             if layer.fires:
-                self.device.download_later(self._at[f"{name}, needed"], self._pinned(f"{name}, needed", (self.n_samples,), np.int32))
-                self.device.download_later(self._at[f"{name}, lists"], self._pinned(f"{name}, lists", (3, self.n_lists), np.int32))
+                self.device.download_later(
+                    self._at[f"{name}, needed"], self._pinned(f"{name}, needed", (self.n_samples,), np.int32)
+                )
+                self.device.download_later(
+                    self._at[f"{name}, lists"], self._pinned(f"{name}, lists", (3, self.n_lists), np.int32)
+                )
             else:
                 shape = self.n_steps, self.n_samples, layer.n
-                self.device.download_later(self._at[f"{name}, potentials"], self._pinned(f"{name}, potentials", shape, np.float32))
+                self.device.download_later(
+                    self._at[f"{name}, potentials"], self._pinned(f"{name}, potentials", shape, np.float32)
+                )
 
     def potentials(self, name: str) -> npt.NDArray[np.float32]:
         """[T, B, N] of a readout; valid until the next forward pass."""

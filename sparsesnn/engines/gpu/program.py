@@ -54,7 +54,9 @@ class Program:
                 "input: its spikes have values, which backend 'gpu' does not run yet; use backend 'cpu', or 'dense' with device 'cuda'"
             )
         if spikes.device.type != "cpu":
-            raise ShapeError(f"input: spike lists are on {spikes.device}; give them on the cpu: they are checked there, and then copied")
+            raise ShapeError(
+                f"input: spike lists are on {spikes.device}; give them on the cpu: they are checked there, and then copied"
+            )
         spikes = spikes.expanded() if spikes.repeats else spikes
         return spikes.validate()
 
@@ -90,9 +92,7 @@ class Program:
 
     def holds(self, layers: Mapping[str, Any]) -> bool:
         """Whether these are still the layers, with the same parameters that learn."""
-        return all(
-            own.layer is layers.get(name) and own.is_current() for name, own in self.layers.items()
-        )
+        return all(own.layer is layers.get(name) and own.is_current() for name, own in self.layers.items())
 
     def _forget(self, n_steps: int) -> None:
         for key in [key for key in self._passes if key[0] == n_steps]:
@@ -116,9 +116,7 @@ class Program:
         arguments = (self.source, self.network.populations[self.source].n, spikes.n_steps)
         n_input = int(MORE_ROOM * spikes.ids.numel()) + 1
         try:
-            made = Passes(
-                self.device, self.layers, self.weights, *arguments, spikes.n_samples, n_input, rooms, saves
-            )
+            made = Passes(self.device, self.layers, self.weights, *arguments, spikes.n_samples, n_input, rooms, saves)
         except DeviceMemoryError as error:
             raise self._too_large(error, spikes, rooms, saves) from None
         self._passes[key] = made
@@ -132,9 +130,13 @@ class Program:
             n_lists=n_steps * n_samples, n_groups=-(-n_samples // GROUP), n_words=-(-n_steps * GROUP // 32),
         )  # fmt: skip
         planned.leaves, planned.pairs = leaves(planned.n_groups)
-        return sum(planned.buffers().values()) + self.weights.n_bytes(len(planned.leaves) - 1 if saves else 0, 2 if saves else 0)
+        return sum(planned.buffers().values()) + self.weights.n_bytes(
+            len(planned.leaves) - 1 if saves else 0, 2 if saves else 0
+        )
 
-    def _too_large(self, error: DeviceMemoryError, spikes: SpikeBatch, rooms: Mapping[str, int], saves: bool) -> DeviceMemoryError:
+    def _too_large(
+        self, error: DeviceMemoryError, spikes: SpikeBatch, rooms: Mapping[str, int], saves: bool
+    ) -> DeviceMemoryError:
         """The error for a batch that does not fit, with the largest one that does."""
         per_sample = -(-spikes.ids.numel() // max(1, spikes.n_samples))
 
@@ -150,7 +152,11 @@ class Program:
         return DeviceMemoryError(
             f"{self.device.name}: a batch of {spikes.n_samples:,} samples of {spikes.n_steps:,} steps needs {all_bytes:,} bytes, but "
             f"{error.free:,} of {total:,} are free; "
-            + (f"a batch of {low:,} fits if nothing else uses the device" if low else "not even one sample fits: use fewer steps or backend 'cpu'"),
+            + (
+                f"a batch of {low:,} fits if nothing else uses the device"
+                if low
+                else "not even one sample fits: use fewer steps or backend 'cpu'"
+            ),
             needed=all_bytes,
             free=error.free,
             what=error.what,

@@ -32,7 +32,9 @@ class GpuRunner(Runner):
         super().__init__(name, options, network, grid)
         self._program: Program | None = None
         if network is None:
-            raise DescriptionError(f"Layer: backend {name!r} runs whole networks; use a Model, or backend 'cpu' or 'dense'")
+            raise DescriptionError(
+                f"Layer: backend {name!r} runs whole networks; use a Model, or backend 'cpu' or 'dense'"
+            )
         check_network(network, f"backend {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -72,7 +74,10 @@ class GpuRunner(Runner):
         if grad:
             made = _Run.apply(_Pass(program, passes, spikes, tensors), *learnt)
         else:
-            made = [torch.from_numpy(passes.potentials(name).copy()) if layer.is_readout else None for name, layer in program.layers.items()]
+            made = [
+                torch.from_numpy(passes.potentials(name).copy()) if layer.is_readout else None
+                for name, layer in program.layers.items()
+            ]
         for (name, layer), x in zip(program.layers.items(), made, strict=True):
             outputs[name] = x
             if layer.fires:
@@ -115,7 +120,7 @@ class GpuRunner(Runner):
                 self._program.close()
             self._program = Program(open_device(self.options.device), model.network, layers)
         self._program.changed()
-        self._program.weights.put({name: x for name, x in model.named_parameters()} | dict(model.named_buffers()))
+        self._program.weights.put(dict(model.named_parameters()) | dict(model.named_buffers()))
         return self._program
 
     @staticmethod
@@ -131,7 +136,10 @@ class _Pass:
 
     def __init__(self, program: Program, passes: Passes, spikes: SpikeBatch, tensors: Any) -> None:
         self.program, self.passes, self.serial = program, passes, program.n_passes
-        self.spikes, self.tensors = spikes, {name: {k: x.detach() for k, x in of.items()} for name, of in tensors.items()}
+        self.spikes, self.tensors = (
+            spikes,
+            {name: {k: x.detach() for k, x in of.items()} for name, of in tensors.items()},
+        )
 
     def outputs(self) -> list[tuple[str, Any]]:
         """Of each layer its potentials, or the values of its lists."""

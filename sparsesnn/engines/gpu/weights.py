@@ -73,7 +73,10 @@ class DeviceWeights:
                 self.matrices[layer.name, link.name] = matrix
                 self._allocate(matrix, "weight")
         n = sum(matrix.n_tiles * matrix.width for matrix in self.learning)
-        self._squares_at, self._squares = device.allocate(8 * n, "squares of gradients"), device.pinned(8 * n).view(np.float64)
+        self._squares_at, self._squares = (
+            device.allocate(8 * n, "squares of gradients"),
+            device.pinned(8 * n).view(np.float64),
+        )
         self._squares_of: dict[str, npt.NDArray[np.float64]] = {}
         # numbers of each matrix's Adam, then the decay of averages
         n_bytes = 4 * 8 * (len(self.learning) + 1)
@@ -209,7 +212,9 @@ class DeviceWeights:
                 self.device.copy(at["average"], at["weight"], 4 * matrix.size)
             elif averages:
                 numbers = self._numbers_at + 4 * 8 * (len(self._numbers) - 1)
-                arguments = make("update.cu", "AverageArgs", average=at["average"], w=at["weight"], numbers=numbers, n=matrix.size)
+                arguments = make(
+                    "update.cu", "AverageArgs", average=at["average"], w=at["weight"], numbers=numbers, n=matrix.size
+                )
                 self.device.launch(self._kernels["average"], grid, _BLOCK, 0, arguments, matrix.name)
 
     def save_optimizer(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> None:
