@@ -22,7 +22,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "precision": {
         "default": "float32",
         "metavar": "P",
-        "help": "precision of the dense backend's products; its state is float32: float32, bfloat16, float16",
+        "help": "precision of the dense backend's products; its state is float32: float32, tf32 (cuda), bfloat16, float16",
     },
     "threads": {"type": int, "default": 0, "metavar": "N", "help": "worker threads; 0: all cores"},
     "repeats": {"type": int, "default": 15, "metavar": "N", "help": "timed steps"},

@@ -100,7 +100,7 @@ class TorchEngine(Engine):
 
     def _norm(self, gradients: Mapping[str, Tensor]) -> float:
         """The norm of all gradients of the whole network together."""
-        return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients.values()])))
+        return float(optimizers.norm_of(gradients.values()))
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         """The context that sets the precision of products in a training step."""

@@ -244,7 +244,7 @@ def test_command_line(tmp_path: Path) -> None:
         "--batch",
         "64",
         "--set",
-        "data.n_steps=4",
+        "data.n_steps=8",
         "--set",
         "train.plots=false",
         "--quiet",

@@ -155,6 +155,11 @@ def product_dtype(weight: Tensor) -> torch.dtype:
     return weight.dtype
 
 
+def spike_dtype(product_dtype: torch.dtype) -> torch.dtype:
+    """The dtype of spikes that products read: bytes, regardless of the precision."""
+    return torch.bool
+
+
 def products_are_ours() -> bool:
     """Whether the mode "fused" multiplies in float32 without PyTorch, on the engine's threads."""
     return bool(_core.dense_multiply_suits())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -52,10 +52,11 @@ class GpuEngine(TorchEngine):
     Options = GpuOptions
     options: GpuOptions
     runner: ClassVar[type[Runner] | None] = GpuRunner
-    only_trains: ClassVar[Sequence[str]] = ()
+    copies_weights = True
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         super().__init__(name, network, training, grid)
+        self._device = open_device(self.options.device)
         self._program: Program | None = None
         self._is_newer = False  # the device's weights
         self._passes: Passes | None = None
@@ -84,7 +85,7 @@ class GpuEngine(TorchEngine):
     def program(self) -> Program:
         """The network on the device, made on first use."""
         if self._program is None:
-            self._program = Program(open_device(self.options.device), self.network, self.model.layers._modules)
+            self._program = Program(self._device, self.network, self.model.layers._modules)
             if self.average is not None:
                 self.average.elsewhere = frozenset(matrix.name for matrix in self._program.weights.learning)
             self._push()
