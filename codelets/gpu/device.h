@@ -36,7 +36,8 @@ using Global = T*;
 template <class T>
 using Shared = T*;
 
-#define KERNEL(name, Args, max_threads) extern "C" __global__ void __launch_bounds__(max_threads) name(const Args a)
+// One block on a multiprocessor is enough: without that NVRTC spills registers, to have room for more.
+#define KERNEL(name, Args, max_threads) extern "C" __global__ void __launch_bounds__(max_threads, 1) name(const Args a)
 
 inline int thread_index() { return static_cast<int>(threadIdx.x); }
 inline int block_size() { return static_cast<int>(blockDim.x); }
