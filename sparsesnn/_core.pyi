@@ -391,7 +391,7 @@ class PyExchange(Exchange):
 class MpiExchange(Exchange):
     """An Exchange that calls MPI itself; see host/src/ranks/mpi_exchange.h."""
 
-    def __init__(self, rank: int, size: int, functions: Sequence[int], comm: int, byte: int, tag: int, yields: bool, largest: int) -> None: ...
+    def __init__(self, rank: int, size: int, functions: Sequence[int], comm: int, byte: int, tag: int, yields: bool, longest: int) -> None: ...
 
     def traveled(self) -> tuple:
         """
