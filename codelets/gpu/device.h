@@ -44,7 +44,7 @@ inline int block_size() { return static_cast<int>(blockDim.x); }
 inline int block_index() { return static_cast<int>(blockIdx.x); }
 inline int grid_size() { return static_cast<int>(gridDim.x); }
 
-// All threads of the block wait for one another, and see what the others wrote.
+// All threads of the block wait for one another, and see one another's writes.
 inline void barrier() { __syncthreads(); }
 // The same for the threads of a warp. Ballots and shuffles order no accesses to memory.
 inline void warp_barrier() { __syncwarp(); }

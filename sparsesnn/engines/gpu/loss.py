@@ -104,7 +104,7 @@ class DeviceLoss:
 
 
 def key_of(of: CrossEntropy) -> tuple[bool, bool, str]:
-    """What a recorded step depends on: whether labels are whole numbers, whether classes have weights, the decoding."""
+    """The parts of a loss that a recorded step depends on: whether labels are whole numbers, whether classes have weights, the decoding."""
     return of.labels.dtype == torch.int64, of.class_weights is not None, of.decoding
 
 

@@ -72,7 +72,7 @@ class Program:
         saves: bool,
         loss: CrossEntropy | None = None,
     ) -> Passes:
-        """Runs the network on checked lists, with as much room for lists as they need.
+        """Runs the network on checked lists, again if lists need more room.
 
         Args:
             tensors: of each layer, see `GpuLayer.tensors`.
@@ -103,7 +103,7 @@ class Program:
         return self._loss_of(passes, loss).take(loss)
 
     def _better_rooms(self, shape: Shape, needs: Mapping[str, int]) -> dict[tuple[int, str], int]:
-        """Rooms for lists that have found too little, or after the first pass more than twice what they need."""
+        """Rooms for lists that had too little, or after the first pass more than twice their need."""
         begins, self._seen = shape.n_steps not in self._seen, self._seen | {shape.n_steps}
         found = {}
         for name, need in needs.items():

@@ -29,7 +29,7 @@ class Matrix:
         n_pre, n: [M, N].
         width: neurons of a tile.
         learns: whether it has a gradient.
-        at: addresses by what they hold: weight, gradient, exp_avg, exp_avg_sq, average.
+        at: addresses by their content: weight, gradient, exp_avg, exp_avg_sq, average.
         steps: of the optimizer.
     """
 
@@ -138,7 +138,7 @@ class DeviceWeights:
     # ---- gradients -------------------------------------------------------------------------------------------------
 
     def room_for_gradients(self, n_slots: int) -> None:
-        """Makes room for so many sums of leaves."""
+        """Makes room for `n_slots` sums of leaves."""
         if n_slots <= self._n_slots:
             return
         for matrix in self.learning:
