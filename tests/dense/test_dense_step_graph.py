@@ -18,7 +18,7 @@ from recording import Operations, Recording, name_of, tensors_in
 from torch import Tensor
 from torch.optim import adam
 
-from sparsesnn import output
+from sparsesnn import output, parameters
 from sparsesnn.engines import Batch, Objective, Training, Updates, make_engine
 from sparsesnn.engines.dense import engine as dense_engine
 from sparsesnn.engines.dense import fused, layer, on_cpu, parcel, step_graph
@@ -27,6 +27,7 @@ from sparsesnn.errors import NotFiniteError, ShapeError, SpikeListError
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.synapses import Sparse
 from sparsesnn.task import Task
 
 
@@ -50,6 +51,7 @@ def graphs_on_cpu(on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def take_the_way_of_cuda(on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "kit_of", lambda device: on_cuda)
+    monkeypatch.setattr(parameters, "_in_numpy", lambda x: False)
     monkeypatch.setattr(step_graph, "DEVICES", ("cpu",))
     monkeypatch.setattr(step_graph, "apart", lambda work, stream: work())
     monkeypatch.setattr(step_graph, "capture", lambda work, stream, pool: Recording(work))
@@ -58,9 +60,11 @@ def take_the_way_of_cuda(on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -
 TRAINING = Training(3, "mean", batch=5, seed=4, updates=Updates(lr=0.01, clip_norm=0.5))
 
 
-def batch_of(seed: int, *, n_samples: int = 5, n_steps: int = 6, rate: float = 0.3, task: str = "") -> Batch:
+def batch_of(
+    seed: int, *, n_samples: int = 5, n_steps: int = 6, n_input: int = 11, rate: float = 0.3, task: str = ""
+) -> Batch:
     g = torch.Generator().manual_seed(seed)
-    spikes = SpikeBatch.from_dense((torch.rand(n_steps, n_samples, 11, generator=g) < rate).float())
+    spikes = SpikeBatch.from_dense((torch.rand(n_steps, n_samples, n_input, generator=g) < rate).float())
     labels = torch.randint(0, 3, (n_samples,), generator=g)
     if task == "shares":
         labels = torch.rand(n_samples, 3, generator=g).softmax(1)
@@ -94,6 +98,11 @@ def rich_network() -> Network:
     return Network({"input": Input(11), "a": a, "b": b, "c": c, "out": LI(3, learn_beta=True)}, connections)
 
 
+def sparse_network() -> Network:
+    connections = (Connection("input", "a", 0, Sparse(0.4)), Connection("a", "a", 1), Connection("a", "out"))
+    return Network({"input": Input(11), "a": LIF(13, grad_threshold=0.5), "out": LI(3)}, connections)
+
+
 CASES: dict[str, tuple[Network, Training, str]] = {
     "recurrent": (parse_net("11-13r-3", grad_threshold=0.5), TRAINING, ""),
     "rich": (rich_network(), replace(TRAINING, updates=Updates("adam", lr=0.01, ema=0.9)), ""),
@@ -114,6 +123,8 @@ CASES: dict[str, tuple[Network, Training, str]] = {
     ),
     "label for each step": (parse_net("11-9-3"), replace(TRAINING, decoding="step", task=Task(per_step=True)), "step"),
     "values": (parse_net("11-9-3"), replace(TRAINING, task=Task(has_values=True)), "values"),
+    "maps": (parse_net("1x5x5:3C2-MP2-3", grad_threshold=0.5), TRAINING, ""),
+    "sparse synapses": (sparse_network(), TRAINING, ""),
     "whole numbers as weights": (parse_net("11-9-3"), replace(TRAINING, options={"weight_dtype": "int8"}), ""),
 }
 
@@ -134,7 +145,8 @@ def test_a_graph_of_interpreted_kernels_takes_the_same_steps(
 
 def check_same_steps(network: Network, training: Training, task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps by graphs, and steps on the CPU."""
-    batches = [batch_of(k, n_samples=3 if k in (4, 6) else 5, task=task) for k in range(8)]
+    n_input = network.populations["input"].n
+    batches = [batch_of(k, n_samples=3 if k in (4, 6) else 5, n_input=n_input, task=task) for k in range(8)]
     lrs = [0.01, 0.02, 0.005, 0.02, 0.01, 0.03, 0.02, 0.01]
     mine = engine_of(network, training)
     got = [mine.step(*given) for given in zip(batches, lrs, strict=True)]
