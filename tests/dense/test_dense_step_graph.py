@@ -315,7 +315,7 @@ N_STEPS, N_SAMPLES, N_INPUT = 100, 48, 700
 
 @pytest.fixture
 def meta(on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Engines of the device "cuda" have tensors on the device meta, which refuses whatever looks at numbers. What goes over the bus."""
+    """Engines of the device "cuda" have tensors on the device meta, which refuses every look at numbers. Gives the copies between host and device."""
     library = torch.library.Library("aten", "IMPL", "Meta")
     library.impl("_fused_adamw_.tensor_lr", lambda *given, **more: None)
     library.impl("_fused_adamw_", lambda *given, **more: None)
@@ -424,7 +424,7 @@ def test_lists_are_checked_once(meta: list[str], monkeypatch: pytest.MonkeyPatch
         checks.clear()
         engine.step(batch, 0.01)
         assert checks == ["cpu"]
-    # without a graph too, as in a loop of one's own
+    # without a graph too, as in another program's training loop
     checks.clear()
     with Operations() as seen:
         engine.model(batch.spikes)
