@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.optim import adam
 
 from sparsesnn import output, parameters
+from sparsesnn.delays import Delays
 from sparsesnn.engines import Batch, Objective, Training, Updates, make_engine
 from sparsesnn.engines.dense import engine as dense_engine
 from sparsesnn.engines.dense import fused, layer, on_cpu, parcel, step_graph
@@ -99,7 +100,12 @@ def rich_network() -> Network:
 
 
 def sparse_network() -> Network:
-    connections = (Connection("input", "a", 0, Sparse(0.4)), Connection("a", "a", 1), Connection("a", "out"))
+    delays = Delays(3, learn=True)
+    connections = (
+        Connection("input", "a", 0, Sparse(0.4)),
+        Connection("a", "a", 1),
+        Connection("a", "out", axonal=delays),
+    )
     return Network({"input": Input(11), "a": LIF(13, grad_threshold=0.5), "out": LI(3)}, connections)
 
 
@@ -124,7 +130,7 @@ CASES: dict[str, tuple[Network, Training, str]] = {
     "label for each step": (parse_net("11-9-3"), replace(TRAINING, decoding="step", task=Task(per_step=True)), "step"),
     "values": (parse_net("11-9-3"), replace(TRAINING, task=Task(has_values=True)), "values"),
     "maps": (parse_net("1x5x5:3C2-MP2-3", grad_threshold=0.5), TRAINING, ""),
-    "sparse synapses": (sparse_network(), TRAINING, ""),
+    "sparse synapses, axonal delays": (sparse_network(), TRAINING, ""),
     "whole numbers as weights": (parse_net("11-9-3"), replace(TRAINING, options={"weight_dtype": "int8"}), ""),
 }
 

@@ -67,7 +67,7 @@ class StepGraphs:
         if graph is None or graph.room < n_spikes or graph.addresses != addresses:
             # batches of a shape differ in their number of spikes: half as many more fit
             room = max(1024, n_spikes + n_spikes // 2)
-            graph = StepGraph(self, batch, room, addresses, is_compiled=graph is not None)
+            graph = StepGraph(self, batch, room, addresses, is_compiled=graph is not None and graph.is_compiled)
             self.found[key] = graph
         self.found.move_to_end(key)
         while len(self.found) > LIMIT:
