@@ -4,8 +4,8 @@
 //   ∂loss/∂logits[c] = exps[c] / Σ exps · Σ target - target[c]
 //
 // Plain arithmetic in double precision without functions of a library, rounded once at the end: the same bits on every
-// machine. Sums run over the classes, ascending. A row is anything that `[c]` reads, `target(c)` is the target of class
-// c. Tiles have no double precision, and a loss of their own (ipu/loss.cpp).
+// machine. Sums run over the classes, ascending. A row is anything that `[c]` reads; `target(c)` is the target of class
+// c. The tiles of an IPU have no double precision: ipu/loss.cpp is their loss.
 //
 // Cost a class: about 50 operations in the loss, 20 more in the gradient.
 #pragma once

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsesnn import errors, startup
 from sparsesnn.delays import Delays
-from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, NeuronArrays, Resonator, decays, parameter
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLI, CubaLIF, Input, NeuronArrays, Resonator, decays, parameter
 from sparsesnn.layers import PerNeuron as PerNeuron
 from sparsesnn.layers.neuron import OpenNeuron as Neuron
 from sparsesnn.network import Connection, Network, parse_net
@@ -64,6 +64,7 @@ __all__ = [
     "Input",
     "LIF",
     "AdLIF",
+    "CubaLI",
     "CubaLIF",
     "Resonator",
     "LI",

@@ -174,10 +174,10 @@ class Clock:
         first, last = (np.concatenate([np.zeros(0), *(span[k] for span in self.spans)]) for k in range(2))
         return np.concatenate([np.zeros(0, np.int64), *self.n_events]), first, last
 
-    def warn(self, what: str, window_problems: list[str]) -> None:
+    def warn(self, what: str, window_problems: list[str], *, stacklevel: int = 4) -> None:
         """Warns about all findings; a window that does not fit may be due to a wrap. `what`: the owner of the events."""
         for text in (*dict.fromkeys(self.notes), *self.wraps.texts(window_problems)):
-            warnings.warn(f"{what}: {text}", UserWarning, stacklevel=4)
+            warnings.warn(f"{what}: {text}", UserWarning, stacklevel=stacklevel)
 
 
 def window_problem(

@@ -16,18 +16,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sparsesnn import spike_checks, spike_entries
 from sparsesnn.arguments import named, renamed
 from sparsesnn.errors import ShapeError, SpikeListError
-from sparsesnn.event_times import Clock, Precision, step_of, window_problem
-from sparsesnn.first_order import check_transforms
-from sparsesnn.ids import MAX_UINT16_NEURONS, id_dtype, signed, unsigned
-from sparsesnn.options import number, plain, whole
+from sparsesnn.ids import MAX_UINT16_NEURONS, signed, unsigned
+from sparsesnn.options import plain, whole
+from sparsesnn.spike_entries import as_size
 from sparsesnn.tensor_like import plain_tensor
 from sparsesnn.tracers import check_tracers, untraced
-from sparsesnn.typed import padding_advice, typed
-
-#: modes of `SpikeBatch.from_dense` for the gradient of its spikes
-GRADIENTS = ("none", "fired", "all")
 
 
 # Not frozen, and compared by identity: libraries such as Lightning take dataclasses apart and set their fields.
@@ -81,34 +77,14 @@ class SpikeBatch:
     @classmethod
     def from_lists(cls, lists: Sequence[Sequence[Iterable[int]]], n_neurons: int) -> SpikeBatch:
         """Makes a batch from `lists[b][t]`, the ids that fire in sample b at step t; sorts them; duplicates are an error."""
-        n_samples, n_steps = len(lists), len(lists[0]) if len(lists) else 0
-        if any(len(sample) != n_steps for sample in lists):
-            raise ShapeError(
-                f"from_lists: samples have {sorted({len(s) for s in lists})} steps; give the same number for all; "
-                "pad the shorter with empty lists"
-            )
-        n_neurons, rows = _count("from_lists", "n_neurons", n_neurons, 1), []
-        for t in range(n_steps):
-            for b in range(n_samples):
-                given = lists[b][t]
-                row = typed(given if hasattr(given, "dtype") else list(given))
-                if row.size and row.dtype.kind not in "iu":
-                    raise SpikeListError(f"from_lists: ids are {row.dtype}, such as {row.flat[0]}; give whole numbers")
-                rows.append(np.sort(row))
-        n_spikes = np.array([len(row) for row in rows], dtype=np.int32)
-        ids = np.concatenate([row.astype(np.int64) for row in rows if row.size] or [np.empty(0, np.int64)])
-        if advice := padding_advice(ids, "ids[ids >= 0]"):
-            raise SpikeListError(
-                f"from_lists: spike ids run from -1 to {ids.max()}; allowed: 0 to {n_neurons - 1}; {advice}"
-            )
-        return cls._from_flat(ids, n_spikes, n_steps, n_samples, n_neurons)
+        return cls._of(spike_entries.of_lists(lists, n_neurons))
 
     @classmethod
     @untraced
     def from_dense(
         cls, spikes: Tensor | npt.ArrayLike, *, batch_first: bool = False, gradient: str = "none", graded: bool = False
     ) -> SpikeBatch:
-        """Makes a batch from a tensor [T, B, N] (or [B, T, N] with `batch_first`) of 0 and 1; sparse tensors and NumPy arrays too.
+        """Makes a batch from a tensor [T, B, N] (or [B, T, N] with `batch_first`) of 0 and 1; also from arrays of NumPy, SciPy and JAX, and sparse tensors.
 
         Args:
             batch_first: the axes are [B, T, N]. A model warns about probably swapped axes if nearly nothing fires and B > 4·T.
@@ -121,48 +97,27 @@ class SpikeBatch:
         if `gradient` is "none".
         """
         check_tracers("from_dense")
-        found, spikes = type(spikes).__name__, plain_tensor(spikes, "from_dense: spikes")
-        check_transforms("from_dense", read=[spikes])
-        if spikes.ndim != 3:
-            raise ShapeError(
-                f"from_dense: spikes are a {found}, shape is {tuple(spikes.shape)}; give a tensor [T, B, N], or with batch_first [B, T, N]"
-            )
-        spikes = spikes.float() if spikes.is_floating_point() and spikes.dtype.itemsize == 1 else spikes
-        if gradient not in GRADIENTS:
-            raise SpikeListError(f"from_dense: gradient is {gradient!r}; allowed: {', '.join(map(repr, GRADIENTS))}")
-        learns = spikes.requires_grad and torch.is_grad_enabled()
-        if learns and gradient == "none":
-            raise SpikeListError(
-                "from_dense: spikes require a gradient, but gradient is 'none', which would keep earlier layers from "
-                "learning; give gradient='all' or 'fired' to pass it on, or spikes.detach()"
-            )
-        spikes = spikes.transpose(0, 1) if batch_first else spikes
-        n_steps, n_samples, n_neurons = spikes.shape
-        flat = spikes.reshape(n_steps * n_samples, n_neurons)
-        row, neuron = _places(flat.detach())
-        n_spikes = n_listed = torch.bincount(row, minlength=len(flat))
-        listed = flat.detach()[row, neuron]
-        if not graded and not bool((listed == 1).all()):
-            value = listed[listed != 1][0].item()
-            advice = "for counts or other values give graded=True"
-            if bool((listed == -1).any()) and spikes.min() == -1 and bool((listed == listed.round()).all()):
-                advice = (
-                    "-1 looks like padding, which must be removed first: for ids give from_lists the rows without it, row[row >= 0]; for "
-                    "spikes give spikes.clamp(min=0); for spikes of both signs give graded=True"
-                )
-            raise SpikeListError(f"from_dense: spikes hold {value:.6g}; entries must be 0 or 1; {advice}")
-        if graded and not bool(torch.isfinite(listed).all()):
-            raise SpikeListError("from_dense: entries are NaN or infinite; give finite numbers")
-        if learns and gradient == "all":
-            # first those that fired, then the others, each ascending
-            neuron = torch.argsort(flat.detach() == 0, dim=1, stable=True)
-            row = torch.arange(len(flat), device=flat.device)[:, None].expand_as(neuron).reshape(-1)
-            neuron = neuron.reshape(-1)
-            n_listed = torch.full_like(n_spikes, n_neurons)
-        batch = cls._from_flat(
-            neuron.cpu().numpy(), n_listed.cpu().numpy(), n_steps, n_samples, n_neurons, n_spikes.cpu().numpy()
-        ).to(spikes.device)
-        return replace(batch, values=flat[row, neuron].float(), graded=graded) if learns or graded else batch
+        return cls._of(spike_entries.of_dense(spikes, batch_first, gradient, graded))
+
+    @classmethod
+    @untraced
+    def from_sparse(
+        cls, spikes: Any, *, batch_first: bool = False, gradient: str = "none", graded: bool = False
+    ) -> SpikeBatch:
+        """Makes a batch from a sparse tensor [T, B, N] (or [B, T, N] with `batch_first`), at the cost of its entries.
+
+        Args:
+            spikes: a tensor of PyTorch in COO layout, coalesced or not, or a BCOO array of JAX. Entries at the same place are summed.
+            batch_first: the axes are [B, T, N].
+            gradient: for earlier layers, if the values require a gradient: "fired" passes each listed value its gradient, straight
+                through. "none" is for data.
+            graded: values may be any finite numbers, such as counts; else each is 1 (or 0, which is no spike).
+
+        Errors: `ShapeError` for other types, layouts and shapes; `SpikeListError` for places outside the shape, for other values,
+        among them those of repeated places, and for values that require a gradient if `gradient` is "none".
+        """
+        check_tracers("from_sparse")
+        return cls._of(spike_entries.of_sparse(spikes, batch_first, gradient, graded, "from_sparse"))
 
     @classmethod
     def constant(cls, values: Tensor | npt.ArrayLike, n_steps: int) -> SpikeBatch:
@@ -183,7 +138,7 @@ class SpikeBatch:
             raise ShapeError(
                 f"constant: values have shape {list(values.shape)}; give [B, N], such as images.flatten(1)"
             )
-        n_steps = _count("constant", "n_steps", n_steps, 0)
+        n_steps = as_size("constant", "n_steps", n_steps, 0)
         if values.requires_grad and torch.is_grad_enabled():
             raise SpikeListError(
                 "constant: values require a gradient, which lists that repeat do not pass on; give values.detach(), or the output of a "
@@ -211,52 +166,13 @@ class SpikeBatch:
         whose value is their number. With `start="first"`, the time of a sample begins at its first event instead of 0. Warns if
         samples or most events are left out, if the window does not fit the events, and if a clock restarts.
         """
-        width = number(dt_us)
-        if width is None or not width > 0:
-            raise SpikeListError(f"from_events: dt_us is {dt_us!r}; give the width of a step in microseconds, above 0")
-        dt_us = width
-        n_steps, n_neurons = (
-            _count("from_events", "n_steps", n_steps, 0),
-            _count("from_events", "n_neurons", n_neurons, 1),
-        )
-        n_samples, clock = len(events), Clock(start)
-        keys, used, n_inside = [], [], 0
-        for b, (given, unit) in enumerate(events):
-            given, unit = typed(given), typed(unit)
-            if given.shape != unit.shape or given.ndim != 1:
-                raise ShapeError(
-                    f"from_events: sample {b} has t_us {given.shape} and unit {unit.shape}; give equal lengths"
-                )
-            if given.dtype.kind not in "fiu":
-                raise SpikeListError(
-                    f"from_events: sample {b} has times of type {given.dtype}; give floating-point or integer times"
-                )
-            precision = Precision.of(given)
-            t_us = precision.in_us(given)
-            if not np.isfinite(t_us).all():
-                raise SpikeListError(f"from_events: sample {b} has times that are NaN or infinite; remove those events")
-            if unit.size and unit.dtype.kind not in "iu":
-                raise SpikeListError(f"from_events: sample {b} has units of type {unit.dtype}; give integers")
-            if unit.size and (unit.min() < 0 or unit.max() >= n_neurons):
-                advice = padding_advice(unit, "t_us[unit >= 0], unit[unit >= 0]")
-                raise SpikeListError(
-                    f"from_events: sample {b} has units {unit.min()} to {unit.max()}; allowed: 0 to {n_neurons - 1}"
-                    + (advice and f"; {advice}")
-                )
-            clock.notes += precision.notes(t_us, dt_us)
-            step = step_of(clock.relative(t_us, np.array([t_us.size])), dt_us, precision.slack_us(t_us))
-            inside = (step >= 0) & (step < n_steps)
-            used.append(np.unique(step[inside]).size)
-            n_inside += int(inside.sum())
-            row = step[inside].astype(np.int64) * n_samples + b
-            keys.append(row * n_neurons + unit[inside].astype(np.int64))
-        key, counts = np.unique(np.concatenate([np.empty(0, np.int64), *keys]), return_counts=True)
-        n_merged, n_all = 0 if count else n_inside - key.size, sum(int(n.sum()) for n in clock.n_events)
-        window: dict[str, Any] = {"n_lost": n_all - n_inside, "n_merged": n_merged, "n_steps": n_steps, "dt_us": dt_us}
-        clock.warn("from_events", window_problem(*clock.samples(), np.array(used, np.int64), **window, start=start))
-        n_spikes = np.bincount(key // n_neurons, minlength=n_steps * n_samples)
-        batch = cls._from_flat(key % n_neurons, n_spikes, n_steps, n_samples, n_neurons)
-        return replace(batch, values=torch.from_numpy(counts.astype(np.float32)), graded=True) if count else batch
+        return cls._of(spike_entries.of_events(events, n_steps, n_neurons, dt_us, count, start))
+
+    @classmethod
+    def _of(cls, entries: spike_entries.Entries) -> SpikeBatch:
+        """Makes a checked batch of entries."""
+        batch = cls._from_flat(entries.ids, entries.n_listed, *entries.sizes, entries.n_spikes).to(entries.device)
+        return batch if entries.values is None else replace(batch, values=entries.values, graded=entries.graded)
 
     @classmethod
     def _from_flat(
@@ -464,7 +380,7 @@ class SpikeBatch:
 
     def silence(self, n_steps: int) -> SpikeBatch:
         """`n_steps` steps of empty lists, for the same samples and neurons."""
-        n_steps = _count("silence", "n_steps", n_steps, 0)
+        n_steps = as_size("silence", "n_steps", n_steps, 0)
         return self._from_flat(
             np.empty(0, np.int64), np.zeros(n_steps * self.n_samples, np.int32), n_steps, self.n_samples, self.n_neurons
         )
@@ -520,112 +436,16 @@ class SpikeBatch:
         from sparsesnn import _core
 
         self.check_form()
-        if self.device.type != "cpu" and self._holds():
+        if self.device.type != "cpu" and spike_checks.holds(self):
             return self
         offsets, ids, n_spikes = (x.detach().cpu().numpy() for x in (self.offsets, self.ids, self.n_spikes))
         values = self.values.detach().cpu().contiguous().numpy() if self.graded and self.values is not None else None
         _core.Lists(offsets, ids, n_spikes, values).check(self.n_neurons, self.n_samples, "SpikeBatch")
         return self
 
-    def _holds(self) -> bool:
-        """Whether the lists keep every invariant, found out where they lie."""
-        offsets, n_listed, n_spikes = self.offsets, self.n_listed, self.n_spikes
-        rise = (n_listed >= 0).all() & (n_spikes >= 0).all() & (n_spikes <= n_listed).all()
-        if not bool(rise & (offsets[0] == 0) & (offsets[-1] == self.ids.numel())):
-            return False
-        ids = self.ids.long()
-        begins = torch.zeros(
-            len(ids) + 1, dtype=torch.bool, device=self.device
-        )  # of the spikes, and of the near-spikes, of a list
-        begins[offsets] = True
-        begins[offsets[:-1] + n_spikes] = True
-        good = ((ids >= 0) & (ids < self.n_neurons)).all() & (begins[1 : len(ids)] | (ids[1:] > ids[:-1])).all()
-        if self.graded and self.values is not None:
-            good &= torch.isfinite(self.values.detach()).all()
-        return bool(good)
-
     def check_form(self) -> None:
         """`ShapeError` unless types and sizes are consistent; the contents of the lists are not checked."""
-        if self._is_plain():
-            return
-        for name, least in (("n_steps", 0), ("n_samples", 0), ("n_neurons", 1)):
-            number = getattr(self, name)
-            if type(number) is not int or not least <= number < 2**31:
-                raise ShapeError(f"SpikeBatch.{name} is {number!r}; allowed: {least} to {2**31 - 1}; give an int")
-        n_lists = self.n_list_steps * self.n_samples
-        n_ids = self.ids.numel() if isinstance(self.ids, Tensor) else 0
-        for name, dtype, size in (
-            ("offsets", torch.int64, n_lists + 1),
-            ("ids", id_dtype(self.n_neurons), n_ids),
-            ("n_spikes", torch.int32, n_lists),
-            ("values", torch.float32, n_ids),
-            ("dropped", torch.int32, n_lists),
-        ):
-            array = getattr(self, name)
-            if array is None and (name == "dropped" or (name == "values" and not self.graded)):
-                continue
-            if not isinstance(array, Tensor):
-                raise ShapeError(f"SpikeBatch.{name} is a {type(array).__name__}; give a tensor {dtype} [{size}]")
-            read = name != "values"  # the engine does not read these in place: they carry a gradient
-            if array.dtype != dtype or tuple(array.shape) != (size,) or (read and not array.is_contiguous()):
-                strided = "" if array.is_contiguous() else ", not contiguous"
-                raise ShapeError(
-                    f"SpikeBatch.{name} is {array.dtype} {list(array.shape)}{strided}; T={self.n_steps}, "
-                    f"B={self.n_samples}, N={self.n_neurons} and {n_ids} ids need {dtype} [{size}], contiguous"
-                )
-            if array.device != self.offsets.device:
-                raise ShapeError(
-                    f"SpikeBatch.{name} is on {array.device}, offsets on {self.offsets.device}; put them on one device"
-                )
-
-    def _is_plain(self) -> bool:
-        """Whether lists in main memory surely pass `check_form`: a quick test for the usual case."""
-        offsets, ids, n_spikes, values, dropped = self.offsets, self.ids, self.n_spikes, self.values, self.dropped
-        n_steps, n_samples, n_neurons = self.n_steps, self.n_samples, self.n_neurons
-        if not (type(offsets) is type(ids) is type(n_spikes) is Tensor and type(n_steps) is type(n_samples) is int):
-            return False
-        if not (type(n_neurons) is int and 0 < n_neurons <= MAX_UINT16_NEURONS and n_steps >= 0 and n_samples >= 0):
-            return False
-        n_lists = self.n_list_steps * n_samples
-        return (
-            n_lists < 2**31
-            and offsets.dtype == torch.int64
-            and ids.dtype == torch.uint16
-            and n_spikes.dtype == torch.int32
-            and offsets.shape == (n_lists + 1,)
-            and n_spikes.shape == (n_lists,)
-            and ids.ndim == 1
-            and offsets.is_cpu
-            and ids.is_cpu
-            and n_spikes.is_cpu
-            and offsets.is_contiguous()
-            and ids.is_contiguous()
-            and n_spikes.is_contiguous()
-            and dropped is None
-            and (not self.graded if values is None else _is_like(values, ids))
-        )
-
-
-def _count(where: str, name: str, value: Any, least: int) -> int:
-    """A number of steps, samples or neurons. Errors: `ShapeError`."""
-    number = whole(value)
-    if number is None or not least <= number < 2**31:
-        raise ShapeError(f"{where}: {name} is {value!r}; give a whole number from {least} to {2**31 - 1}")
-    return number
-
-
-def _places(flat: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column of every number that is not 0, row by row."""
-    if flat.device.type != "cpu" or flat.dtype == torch.bfloat16:
-        row, column = torch.nonzero(flat, as_tuple=True)
-        return row, column
-    found = np.divmod(np.flatnonzero(flat.numpy() != 0), max(1, flat.shape[1]))  # a tenth of PyTorch's time
-    return torch.from_numpy(found[0]), torch.from_numpy(found[1])
-
-
-def _is_like(values: Tensor, ids: Tensor) -> bool:
-    """Whether `values` has a float32 for each id, in main memory."""
-    return isinstance(values, Tensor) and values.dtype == torch.float32 and values.shape == ids.shape and values.is_cpu
+        spike_checks.check_form(self)
 
 
 def _joined(parts: Sequence[SpikeBatch], n_steps: int, n_samples: int) -> SpikeBatch:

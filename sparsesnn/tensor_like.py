@@ -1,4 +1,4 @@
-"""Converts tensors of every layout, NumPy and SciPy arrays, and lists of numbers to plain tensors."""
+"""Converts tensors of every layout, arrays of NumPy, SciPy and JAX, and lists of numbers to plain tensors."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def plain_tensor(value: Any, what: str) -> Tensor:
         array = np.asarray(value.toarray() if hasattr(value, "toarray") else value)  # SciPy's sparse arrays have it
     except (TypeError, ValueError):
         array = np.empty(0, object)
+    if array.dtype.type.__module__ == "ml_dtypes":  # bfloat16, float8 and int4 of JAX
+        array = array.astype(np.float32)
     if array.dtype.kind not in "biuf":
         raise ShapeError(f"{what} are a {type(value).__name__}; give a tensor, or an array of numbers")
     if array.dtype.itemsize > 8:

@@ -32,6 +32,8 @@ SMOKE = (
     "data/test_stream.py::test_the_slices_of_all_ranks_are_the_batch_of_one",
     "dense/test_dense.py::test_network_gradients_are_the_reference",
     "dense/test_dense_modes.py::test_networks_agree",
+    "gpu/test_cubins.py::test_every_damage_is_noticed_and_repaired",
+    "gpu/test_cuda_faults.py::test_a_kernel_that_fails_is_named",
     "gpu/test_training.py::test_the_other_engine_goes_on_from_a_state",
     "ipu/test_ipu_train.py::test_a_resumed_run_ends_with_the_same_bits",
     "plan/test_cost.py::test_a_prediction_is_what_the_emulated_machine_counts",

@@ -160,7 +160,8 @@ class Race:
             workers = self.start(stack, rivals, name)
             task, results = self.run(workers, path, name, self.options.repeats, with_memory=True)
         print("\n".join(report.table(results)), flush=True)
-        return results, task.activity
+        unreset = {f"{k} without a reset": a for k, a in task.unreset.items()} if name in GROUPS["long"] else {}
+        return results, {**task.activity, **unreset}
 
     def sweep(self, course: Course, targets: Sequence[float]) -> dict[str, Any]:
         """samples/s of some contestants against hidden activity."""

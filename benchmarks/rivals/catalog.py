@@ -13,6 +13,7 @@ SEMANTICS = MappingProxyType(
         "at once": "like subtract, but the reset decays too: v[t] = β(v[t-1] - s[t-1]) + i[t]",
         "zero": "v[t] = βv[t-1]·(1 - s[t-1]) + i[t]",
         "late": "like subtract, but a spike arrives one step later in the next layer",
+        "none": "v[t] = βv[t-1] + i[t]: without a reset, as neurons that are parallel in time must be",
         "axonal": "like subtract, but the spikes of each sender reach a hidden layer after its own delay, 0 to 24 steps",
         "axonal, trained": "like axonal, with delays between two steps",
     }
@@ -44,6 +45,7 @@ class Rival:
         delays: takes part in workloads with delays.
         cameras: takes part in workloads of cameras: "own", with its file for the other workloads; "maps", with
             `contestants/cameras.py`.
+        long: takes part in workloads of long sequences.
     """
 
     name: str
@@ -61,9 +63,12 @@ class Rival:
     sweep: bool = False
     delays: bool = False
     cameras: str = ""
+    long: bool = False
 
     def takes_part(self, workload: str) -> bool:
         course = WORKLOADS[workload]
+        if workload in GROUPS["long"]:
+            return self.long
         if course.recording or self.only:
             return bool(course.recording and self.cameras) or workload in self.only
         return self.delays or not course.delays
@@ -105,6 +110,8 @@ class Course:
     def __str__(self) -> str:
         if self.recording:
             return f"{self.net}, {self.recording}, {self.n_steps} steps of {self.dt_ms:g} ms, batch {self.n_samples}"
+        if (self.n_steps, self.n_samples) != (N_STEPS, N_SAMPLES):
+            return f"{self.net}, {self.n_steps:,} steps, batch {self.n_samples}"
         return f"{self.net}, delays {', '.join(map(str, self.delays))}" if self.delays else self.net
 
 
@@ -122,6 +129,7 @@ RIVALS = (
         sweep=True,
         delays=True,
         cameras="own",
+        long=True,
     ),
     Rival(
         name="sparsesnn-exact",
@@ -134,6 +142,20 @@ RIVALS = (
         note="`cpu`, grad_threshold -inf: the gradient of the dense contestants",
         options={"grad_threshold": float("-inf")},
         cameras="own",
+        long=True,
+    ),
+    Rival(
+        name="sparsesnn-unreset",
+        title="sparsesnn, without a reset",
+        module="ours",
+        environment="own",
+        package="sparsesnn",
+        semantics="none",
+        kind="sparsesnn",
+        note='`cpu`, grad_threshold 0.9, `reset="none"`',
+        options={"grad_threshold": 0.9, "reset": "none"},
+        only=("L100", "L1000", "L10000"),
+        long=True,
     ),
     Rival(
         name="sparsesnn-1-thread",
@@ -198,6 +220,7 @@ RIVALS = (
         sweep=True,
         delays=True,
         cameras="maps",
+        long=True,
     ),
     Rival(
         name="convolution",
@@ -230,6 +253,7 @@ RIVALS = (
         kind="dense",
         note="hand-written, jit, products hoisted out of the scan",
         sweep=True,
+        long=True,
     ),
     Rival(
         name="csr",
@@ -254,6 +278,19 @@ RIVALS = (
         sweep=True,
         delays=True,
         cameras="maps",
+        long=True,
+    ),
+    Rival(
+        name="snntorch-state",
+        title="snnTorch, `StateLeaky`",
+        module="snntorch_state",
+        environment="torch",
+        package="snntorch",
+        semantics="none",
+        kind="library",
+        note="parallel in time: a convolution with the decay, over all steps; no reset",
+        only=("L100", "L1000", "L10000"),
+        long=True,
     ),
     Rival(
         name="spikingjelly",
@@ -299,6 +336,19 @@ RIVALS = (
         semantics="late",
         kind="library",
         note="jit, `nn.run`; β is trained; reset in the graph",
+        long=True,
+    ),
+    Rival(
+        name="spyx-psu",
+        title="Spyx, `PSU_LIF`",
+        module="spyx_psu",
+        environment="jax",
+        package="spyx",
+        semantics="none",
+        kind="library",
+        note="parallel in time: jit, `associative_scan`; β is trained; no reset",
+        only=("L100", "L1000", "L10000"),
+        long=True,
     ),
     Rival(
         name="jaxpike",
@@ -324,6 +374,7 @@ RIVALS = (
 )
 
 NMNIST = "2x34x34:5C12-MP2-5C32-MP2-10"
+LONG = "700-256-256-20"
 GESTURE = "2x128x128:SP4-5C16p-SP2-3C32p-SP2-512-11"
 #: 700 inputs at 1.5 %, hidden layers at 2 %, T = 100, B = 48
 WORKLOADS = MappingProxyType(
@@ -343,6 +394,10 @@ WORKLOADS = MappingProxyType(
         "G2": Course(GESTURE, (), "dvsgesture", 300, 2, 2.0, rate=0.004),
         "G5": Course(GESTURE, (), "dvsgesture", 290, 2, 5.0, rate=0.01),
         "G16": Course(GESTURE, (), "dvsgesture", 16, 2, 90.0, 0.1, rate=0.1),
+        # sequences of growing length, for neurons that are parallel in time
+        "L100": Course(LONG, n_steps=100, n_samples=4),
+        "L1000": Course(LONG, n_steps=1000, n_samples=4),
+        "L10000": Course(LONG, n_steps=10_000, n_samples=4),
     }
 )
 #: names for several workloads at once
@@ -351,6 +406,7 @@ GROUPS = MappingProxyType(
         "steps": ("W1", "W2", "W3"),
         "delays": ("D1", "D5", "D25"),
         "cameras": ("N1", "N2", "N5", "N16", "G1", "G2", "G5", "G16"),
+        "long": ("L100", "L1000", "L10000"),
     }
 )
 

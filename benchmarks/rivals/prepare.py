@@ -23,6 +23,7 @@ VARIANTS: dict[str, Callable[[ss.Network], ss.Network]] = {
     "subtract": lambda net: net,
     "at once": lambda net: _with_hidden(net, reset_decays=True),
     "zero": lambda net: _with_hidden(net, reset="zero"),
+    "none": lambda net: _with_hidden(net, reset="none"),
     "late": lambda net: net.with_delay(1, from_inputs=False),
     "axonal": lambda net: net.with_axonal_delays(LONGEST),
     "axonal, trained": lambda net: net.with_axonal_delays(LONGEST, learn=True),
@@ -43,6 +44,7 @@ def make_task(workload: Workload) -> Task:
         recurrent=[None if layer.loop_weight is None else layer.loop_weight.detach().numpy() for layer in layers[:-1]],
         losses={},
         activity={},
+        unreset={},
         delays=tuple(workload.delays),
     )
     for kind, variant in VARIANTS.items():
@@ -58,6 +60,8 @@ def make_task(workload: Workload) -> Task:
         task.losses[kind] = float(functional.cross_entropy(output.potentials.mean(0), workload.labels()))
         if kind == "subtract":
             task.activity.update({"input": spikes.activity(), **output.activity()})
+        elif kind == "none":
+            task.unreset.update(output.activity())
     return task
 
 

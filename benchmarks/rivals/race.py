@@ -24,7 +24,7 @@ QUIET = 0.15
 #: the most rounds, as a multiple of the requested ones, in the hope of quiet ones
 MORE_ROUNDS = 2
 LOAD_LIMIT_S = 900.0  # compiling the whole graph takes minutes
-STEP_LIMIT_S = 300.0
+STEP_LIMIT_S = 900.0  # two steps of StateLeaky over 10,000
 
 
 class WorkerError(Exception):

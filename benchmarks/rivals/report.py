@@ -100,7 +100,7 @@ def markdown(
         "",
         f"{facts['date']}, commit {facts['commit']}, {gpu}{facts['machine']}, {count(facts['threads'], 'thread')} ({facts['isa']}): "
         f"`{facts['command']}`. Forward, cross-entropy of the time-mean readout, backward through time, Adam; "
-        f"T = {facts['n_steps']}, batch {facts['n_samples']}, float32, the same spikes and weights for all. "
+        f"T = {facts['n_steps']}, batch {facts['n_samples']}, unless a heading says otherwise; float32, the same spikes and weights for all. "
         f"Medians over interleaved turns; [how it is measured]({guide}).",
         "",
         f"The machine: {conditions(facts)}.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class Task:
         activity: spikes per neuron and step of each population, with kind "subtract".
         delays: steps; a weight of a hidden layer for each. Empty: one weight, without delay.
         maps: for a network with convolutions.
+        unreset: like `activity`, with kind "none"; empty if unknown.
     """
 
     spikes: NDArray[np.uint8]
@@ -62,6 +63,7 @@ class Task:
     activity: dict[str, float]
     delays: tuple[int, ...] = ()
     maps: Maps | None = None
+    unreset: dict[str, float] = field(default_factory=dict)
 
     @property
     def n_steps(self) -> int:
@@ -89,6 +91,7 @@ class Task:
             "losses": self.losses,
             "activity": self.activity,
             "delays": self.delays,
+            "unreset": self.unreset,
             "maps": None if self.maps is None else asdict(self.maps),
         }
         arrays["about"] = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
@@ -109,4 +112,4 @@ class Task:
             recurrent = [file[name] if (name := f"recurrent{k}") in file.files else None for k in range(n_layers - 1)]
             losses, activity, delays = about["losses"], about["activity"], tuple(about["delays"])
             maps = about["maps"] and Maps(**about["maps"])
-            return cls(spikes, file["labels"], weights, recurrent, losses, activity, delays, maps)
+            return cls(spikes, file["labels"], weights, recurrent, losses, activity, delays, maps, about["unreset"])

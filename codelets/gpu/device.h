@@ -36,14 +36,15 @@ using Global = T*;
 template <class T>
 using Shared = T*;
 
-#define KERNEL(name, Args, max_threads) extern "C" __global__ void __launch_bounds__(max_threads) name(const Args a)
+// One block on a multiprocessor is enough: without that NVRTC spills registers, to have room for more.
+#define KERNEL(name, Args, max_threads) extern "C" __global__ void __launch_bounds__(max_threads, 1) name(const Args a)
 
 inline int thread_index() { return static_cast<int>(threadIdx.x); }
 inline int block_size() { return static_cast<int>(blockDim.x); }
 inline int block_index() { return static_cast<int>(blockIdx.x); }
 inline int grid_size() { return static_cast<int>(gridDim.x); }
 
-// All threads of the block wait for one another, and see what the others wrote.
+// All threads of the block wait for one another, and see one another's writes.
 inline void barrier() { __syncthreads(); }
 // The same for the threads of a warp. Ballots and shuffles order no accesses to memory.
 inline void warp_barrier() { __syncwarp(); }

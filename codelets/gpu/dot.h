@@ -1,5 +1,5 @@
 // Dot products of packed rows, in the order of the engine `cpu`: 16 lanes, folded by halves, tiles added up pairwise
-// (host/src/training/tile_sums.h). Both halves of a warp call these together, each for a row of its own.
+// (host/src/training/tile_sums.h). Both halves of a warp call these together, each for its own row.
 #pragma once
 
 #include "codelets/gpu/layout.h"

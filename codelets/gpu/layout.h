@@ -40,7 +40,7 @@ struct Place {
   int lane = thread_index() % n_lanes, half = thread_index() / n_lanes, n_halves = block_size() / n_lanes;
 };
 
-// Where a lane's columns of a tile begin in a packed row of n_tiles tiles.
+// The place of a lane's first column of a tile in packed rows of n_tiles tiles.
 template <int columns>
 inline int64 packed_at(int64 row, int n_tiles, int tile, int lane) {
   return ((row * n_tiles + tile) * n_lanes + lane) * columns;

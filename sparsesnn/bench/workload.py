@@ -73,10 +73,9 @@ class Workload:
             SpikeBatch.from_dense((torch.rand(1, self.n_samples, n, generator=generator) < self.input_activity).float())
             for _ in range(self.n_steps)
         ]
-        batch = steps[0]
-        for step in steps[1:]:
-            batch = batch.then(step)
-        return batch
+        while len(steps) > 1:  # by pairs: one by one, the first steps would be copied T times
+            steps = [a.then(b) for a, b in zip(steps[::2], steps[1::2], strict=False)] + steps[len(steps) & ~1 :]
+        return steps[0]
 
     def labels(self) -> Tensor:
         """int64[B], random classes, or those of the images."""

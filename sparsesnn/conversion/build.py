@@ -211,9 +211,10 @@ class _Builder:
         self.sources.append(leaf)
         module: Any = leaf.module
         if not isinstance(module, nn.Linear):
-            return [lambda: module.weight.permute(2, 3, 1, 0)]
+            part = None if link.part is None else torch.from_numpy(link.part)
+            return [lambda: (module.weight if part is None else module.weight[:, part]).permute(2, 3, 1, 0)]
         pooled = _synapses(link.synapses[0]) if len(link.synapses) > 1 else None
-        return [self._matrix(module, link.order, link.sender, target.leaf, pooled is not None, leaf)]
+        return [self._matrix(module, link.order, link.sender, target.leaf, pooled is not None, leaf, link.part)]
 
     def _matrix(
         self,
@@ -223,6 +224,7 @@ class _Builder:
         receiver: Leaf,
         pooled: bool = False,
         leaf: Leaf | None = None,
+        part: np.ndarray | None = None,
     ) -> Callable[[], Tensor]:
         """The weight of a `Linear` as [n_pre, n], in our order of neurons."""
         columns = self.order.get(receiver)
@@ -235,7 +237,9 @@ class _Builder:
             place = np.argsort(order)
             if sender in self.order:
                 place = place[self.order[sender].numpy()]
-            rows = None if np.array_equal(place, np.arange(len(place))) else torch.from_numpy(place)
+            place = place if part is None else part[place]
+            whole = len(place) == module.weight.shape[1]
+            rows = None if whole and np.array_equal(place, np.arange(len(place))) else torch.from_numpy(place)
         if rows is None and columns is None:
             return lambda: module.weight.t()
 

@@ -65,6 +65,8 @@ _VIEWS = frozenset(
 )
 #: functions that return the numbers of their first argument
 _SAME = frozenset(["to", "float", "type_as", "requires_grad_", "type", "cpu"])
+#: functions that keep all numbers in eval mode
+_DROPOUTS = frozenset(["dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"])
 _SUMS = frozenset(["add", "__add__", "__radd__", "__iadd__", "add_"])
 #: properties and methods that read no numbers
 _SHAPES = frozenset(
@@ -144,10 +146,16 @@ class Tracing(TorchFunctionMode):
     Attributes:
         ports: of all calls, in ascending order of `first`.
         needed: ports whose numbers the person's own lines read.
+        joined: the ports of the tensors of each sum and each `torch.cat`.
+        skips_dropout: whether spikes passed a dropout in eval mode.
+        pool: makes a known module of a function that pools, and labels its output: its name and arguments, the input and the output.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pool: Callable[[str, Any, Any, Tensor, Tensor], bool]) -> None:
         super().__init__()
+        self.pool = pool
+        self.skips_dropout = False
+        self.joined: set[frozenset[frozenset[Port]]] = set()
         self.paused = False
         self.ports: list[Port] = []
         self.needed: set[Port] = set()
@@ -212,7 +220,9 @@ class Tracing(TorchFunctionMode):
         problem = next((x.problem for x in signals if x.problem), "")
         terms: list[tuple[Tensor, ...]] | None = None
         if not problem:
-            if name in _SAME or (name == "dropout" and not (args[1] if len(args) > 1 else kwargs.get("p", 0.5))):
+            if len(signals) > 1:
+                self.joined.add(frozenset(found.ports for found in signals))
+            if name in _SAME or (name in _DROPOUTS and self._does_nothing(args, kwargs)):
                 terms = [signals[0].terms] if made and made[0].is_floating_point() else None
             elif name in _SUMS and kwargs.get("alpha", 1) == 1:
                 terms = self._sum(given, [x for x in args if not isinstance(x, Tensor)], made[0].shape)
@@ -222,6 +232,8 @@ class Tracing(TorchFunctionMode):
             for port in ports:  # no neuron had a part in it: PyTorch computes it
                 port.call.stay()
             return
+        if terms is None and not problem and len(made) == 1 and self.pool(name, args, kwargs, given[0], made[0]):
+            return
         if terms is None:
             problem = problem or f"{name} at {own_line()}"
             self.needed |= ports
@@ -230,6 +242,14 @@ class Tracing(TorchFunctionMode):
             return
         for x, own in zip(made, terms, strict=True):
             self._keep(x, Signal(own, ports))
+
+    def _does_nothing(self, args: Any, kwargs: Any) -> bool:
+        """Whether a dropout keeps all numbers: with p = 0, or in eval mode."""
+        if not (args[1] if len(args) > 1 else kwargs.get("p", 0.5)):
+            return True
+        off = not (args[2] if len(args) > 2 else kwargs.get("training", True))
+        self.skips_dropout |= off
+        return off
 
     def _sum(
         self, given: Sequence[Tensor], others: Sequence[Any], shape: torch.Size
@@ -263,7 +283,7 @@ class Tracing(TorchFunctionMode):
                     return None
                 elif x.is_floating_point():
                     labels[id(x)] = torch.full(x.shape, ZERO)
-            views.append(list(tensors_in(func(*_replaced(args, labels), **_replaced(kwargs, labels)))))
+            views.append(list(tensors_in(func(*with_tensors(args, labels), **with_tensors(kwargs, labels)))))
         return [tuple(one) for one in zip(*views, strict=True)]
 
 
@@ -278,14 +298,15 @@ def tensors_in(x: Any) -> Iterator[Tensor]:
         yield from tensors_in(list(x.values()))
 
 
-def _replaced(x: Any, by: dict[int, Tensor]) -> Any:
+def with_tensors(x: Any, by: dict[int, Tensor]) -> Any:
+    """The same nesting of tuples, lists and dicts, with other tensors in the place of those whose `id` is in `by`."""
     if isinstance(x, Tensor):
         return by.get(id(x), x)
     if isinstance(x, (tuple, list)):
-        items = [_replaced(item, by) for item in x]
+        items = [with_tensors(item, by) for item in x]
         return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
     if isinstance(x, dict):
-        return {key: _replaced(item, by) for key, item in x.items()}
+        return {key: with_tensors(item, by) for key, item in x.items()}
     return x
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,6 +137,39 @@ def _is_synapses(module: nn.Module) -> bool:
             plain and getattr(module, "count_include_pad", True) and getattr(module, "divisor_override", None) is None
         )
     return kind.__module__.partition(".")[0] in ("torch", "spikingjelly", "sinabs")
+
+
+#: the arguments of PyTorch's functions that pool
+_POOLS = {
+    "max_pool2d": ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode"),
+    "avg_pool2d": ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
+    "adaptive_avg_pool2d": ("input", "output_size"),
+    "adaptive_max_pool2d": ("input", "output_size"),
+}
+
+
+def pool_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], given: Tensor) -> nn.Module | None:
+    """The module that does the same as a function that pools maps, such as `max_pool2d(x, 2)`; None if there is none.
+
+    An adaptive pool whose output divides the maps has windows of one size.
+    """
+    if name not in _POOLS or given.dim() != 4:
+        return None
+    arguments = {k: x for k, x in {**dict(zip(_POOLS[name], args, strict=False)), **kwargs}.items() if k != "input"}
+    kind = nn.MaxPool2d if "max" in name else nn.AvgPool2d
+    if name.startswith("adaptive"):
+        wanted = arguments["output_size"]
+        wanted = wanted if isinstance(wanted, (tuple, list)) else (wanted, wanted)
+        sizes = [n if w is None else w for n, w in zip(given.shape[-2:], wanted, strict=True)]
+        if any(n % w for n, w in zip(given.shape[-2:], sizes, strict=True)):
+            return None
+        height, width = (n // w for n, w in zip(given.shape[-2:], sizes, strict=True))
+        return kind((height, width))
+    if not arguments.pop("return_indices", False):
+        arguments["stride"] = arguments.get("stride") or None  # PyTorch's functions take [] for the size of a window
+        module = kind(**arguments)
+        return module if _is_synapses(module) else None
+    return None
 
 
 @contextmanager

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
 
 from sparsesnn.conversion.build import Built, build
-from sparsesnn.conversion.labels import mapped, tensors_in
+from sparsesnn.conversion.labels import mapped, tensors_in, with_tensors
 from sparsesnn.conversion.layout import Layout
 from sparsesnn.conversion.leaves import Leaf, empty, replaced
 from sparsesnn.conversion.trace import Trace, trace
@@ -109,7 +112,10 @@ class Converted(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """That of the library's network."""
         own = super().forward  # the next class is the person's
-        return own(*args, **kwargs) if self._engine is None else self._engine.run(own, args, kwargs)
+        if self._engine is None:
+            return own(*args, **kwargs)
+        self._engine.check_dropout(self.training)
+        return self._engine.run(own, args, kwargs)
 
 
 def _again(module: nn.Module, example: tuple[Any, ...], grad_threshold: float, record: tuple[str, ...]) -> Any:
@@ -180,6 +186,12 @@ class _Engine:
                 f"{heads[1].where}: its potential and that of {heads[0].name} are outputs; allowed: one; give record=[{heads[1].name!r}]"
             )
         self.head = heads[0] if heads else None
+        self.skips_dropout = seen.tracing.skips_dropout
+        given_out = {(w.target.leaf, w.port) for w in self.wanted}
+        parts = (
+            {(p.call.leaf, _port(p.name)) in given_out for ports in op for p in ports} for op in seen.tracing.joined
+        )
+        self.mixes = any(len(part) > 1 for part in parts)
         trained = (
             [k for k, x in self.head.spec.tensors().items() if x.requires_grad] if self.head and self.head.spec else []
         )
@@ -201,6 +213,15 @@ class _Engine:
         self._placeholders: dict[tuple[Leaf, torch.Size], Any] = {}
 
     # ---- passes ------------------------------------------------------------------------------------------------
+
+    def check_dropout(self, is_training: bool) -> None:
+        """`DescriptionError` in train mode if the network was converted in eval mode, in which its dropouts do nothing."""
+        off = (leaf.module for leaf in self.leaves if isinstance(leaf.module, _DropoutNd))
+        if self.skips_dropout and (is_training or any(module.training for module in off)):
+            raise DescriptionError(
+                "convert: the network was converted in eval mode, in which its dropouts do nothing, and is in train mode; allowed: eval mode; call "
+                "eval(), or remove the dropouts and convert it again"
+            )
 
     def run(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._kept = {}
@@ -298,7 +319,7 @@ class _Engine:
 
             return again if leaf.kind == "other" else replace
 
-        with replaced(self.leaves, answer):
+        with replaced(self.leaves, answer), _Mixed() if self.mixes else nullcontext():
             result = forward(*args, **kwargs)
         for w in self.wanted:
             if calls.get(w.target.leaf, 0) != len(found[w]):
@@ -371,6 +392,17 @@ class _Engine:
             return 1 if type(front.leaf.module).__name__ == "Linear" else 3
         assert front.target
         return len(front.target.shape)
+
+
+class _Mixed(TorchFunctionMode):
+    """Joins results with tensors without numbers, in sums and `torch.cat`; only synapses read the result."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = list(tensors_in((args, kwargs or {})))
+        if len(given) > 1 and any(x.is_meta for x in given) and not all(x.is_meta for x in given):
+            bare = {id(x): empty(x.shape) for x in given if not x.is_meta}
+            args, kwargs = with_tensors(args, bare), with_tensors(kwargs, bare)
+        return func(*args, **(kwargs or {}))
 
 
 def _lists(x: Tensor) -> SpikeBatch:

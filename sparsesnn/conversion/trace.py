@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsesnn.conversion.labels import Tracing, tensors_in
-from sparsesnn.conversion.leaves import Call, Leaf, find_leaves, replaced
+from sparsesnn.conversion.leaves import Call, Leaf, find_leaves, pool_of, replaced
 from sparsesnn.conversion.lines import own_line
 
 
@@ -36,7 +36,7 @@ class Trace:
 def trace(network: nn.Module, forward: Callable[..., Any], example: tuple[Any, ...]) -> Trace:
     """Calls `forward(*example)`; the network, its buffers and PyTorch's random numbers are then unchanged, but neurons start at zero."""
     leaves = find_leaves(network)
-    tracing = Tracing()
+    tracing = Tracing(lambda *call: _pooled(leaves, tracing, *call))
     buffers = {id(m): {k: None if x is None else x.clone() for k, x in m._buffers.items()} for m in network.modules()}
 
     def follow(leaf: Leaf, own: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +44,7 @@ def trace(network: nn.Module, forward: Callable[..., Any], example: tuple[Any, .
 
     _start(leaves)
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), replaced(leaves, follow), tracing:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), replaced([*leaves], follow), tracing:
             result = forward(*example)
     finally:
         _start(leaves)
@@ -104,6 +104,27 @@ def _named(leaf: Leaf, own: Callable[..., Any], tracing: Tracing) -> Callable[..
         return made
 
     return forward
+
+
+def _pooled(
+    leaves: list[Leaf], tracing: Tracing, name: str, args: Any, kwargs: Any, given: Tensor, made: Tensor
+) -> bool:
+    """Registers a call of a function that pools as one of a module; whether it is known."""
+    module = pool_of(name, args, kwargs, given)
+    if module is None:
+        return False
+    line = own_line()
+    leaf = next(
+        (x for x in leaves if x.name == name and x.calls[0].line == line and repr(x.module) == repr(module)), None
+    )
+    if leaf is None:
+        leaf = Leaf(name, module, "synapses")
+        leaves.append(leaf)
+    call = Call(leaf, len(leaf.calls), line, given, tracing.signal(given))
+    leaf.calls.append(call)
+    call.output = made
+    call.ports = [tracing.label(call, "currents", made)]
+    return True
 
 
 def leaf_text(leaf: Leaf) -> str:

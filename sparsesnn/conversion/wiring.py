@@ -16,6 +16,9 @@ from sparsesnn.conversion.trace import Trace
 from sparsesnn.errors import DescriptionError
 
 _BETWEEN = "Linear, Conv2d, pools, views, sums"
+#: functions that put tensors side by side
+_PRODUCTS = ("mul", "__mul__", "__rmul__", "__imul__", "mul_", "div", "__truediv__", "div_")
+_JOINS = ("cat", "concat", "concatenate", "hstack", "vstack")
 
 
 @dataclass(eq=False)
@@ -27,6 +30,7 @@ class Link:
         synapses: one after the other.
         delay: in steps.
         order: int[n], the sender's neuron of each input of the first synapses, in the library's order.
+        part: int[n], the inputs of the last synapses that the sender's numbers are: features of a Linear, channels of a convolution; None: all.
         term: links of one term of the population's input have one number: one call of the last synapses, which adds its bias once.
     """
 
@@ -34,6 +38,7 @@ class Link:
     synapses: list[Leaf]
     delay: int = 0
     order: np.ndarray | None = None
+    part: np.ndarray | None = None
     term: int = 0
 
 
@@ -130,6 +135,11 @@ class _Wirer:
                     "same for all; call every layer once in each step"
                 )
             self.n_steps, self.n_samples = found
+        whole = [leaf for leaf in neurons if leaf.spec and leaf.spec.layout != "step"]
+        if whole and self.n_steps < 2:  # one call for one step looks like a call for each
+            raise DescriptionError(
+                f"{whole[0].where}: the example has 1 step; allowed: 2 or more; give a longer example"
+            )
 
     # ---- populations -------------------------------------------------------------------------------------------
 
@@ -240,7 +250,8 @@ class _Wirer:
         if len(found) > 1:
             names = ", ".join(sorted(x.name for x in found))
             raise DescriptionError(
-                f"{leaf.where}: reads numbers of several modules side by side ({names}); allowed: sums; give each its own Linear, and add the results"
+                f"{leaf.where}: reads numbers of several modules side by side ({names}); allowed: sums, and spikes of several layers side by side in front "
+                "of one Linear or Conv2d; give each its own Linear, and add the results"
             )
         return next(iter(found), None)
 
@@ -316,12 +327,36 @@ class _Wirer:
             self._from_neurons(target, chain, read)
 
     def _from_neurons(self, target: Target, chain: list[Leaf], labels: Tensor) -> None:
-        sender = self._sender(labels, chain[0])
-        if sender is None:
-            return
-        if sender.kind == "synapses":
-            self._through(target, sender, labels, chain)
-            return
+        for sender, part in self._side_by_side(labels, chain):
+            if sender.kind == "synapses":
+                self._through(target, sender, labels, chain)
+            else:
+                self._from_sender(target, chain, labels if part is None else labels[..., part], sender, part)
+
+    def _side_by_side(self, labels: Tensor, chain: list[Leaf]) -> list[tuple[Leaf, np.ndarray | None]]:
+        """The modules that made the features of an input, and the numbers of those features; None: all of them.
+
+        Spikes of several populations may stand side by side, as `torch.cat` puts them, if one Linear or convolution reads them.
+        """
+        index, place = self.tracing.decode(labels)
+        of_port = {k: self.tracing.ports[k].call.leaf for k in np.unique(index[place >= 0])}
+        senders = list(dict.fromkeys(of_port.values()))
+        if len(senders) <= 1:
+            return [(sender, None) for sender in senders]
+        numbers = {sender: k for k, sender in enumerate(senders)}
+        lookup = np.array([numbers.get(of_port[k], -1) if k in of_port else -1 for k in range(len(self.tracing.ports))])
+        number = np.where(place >= 0, lookup[index], -1).reshape(-1, labels.shape[-1])
+        highest, lowest = number.max(0), np.where(number < 0, len(senders), number).min(0)
+        is_known = (
+            len(chain) == 1 and all(x.kind == "neurons" for x in senders) and getattr(chain[0].module, "groups", 1) == 1
+        )
+        if not is_known or ((highest >= 0) & (highest != lowest)).any():
+            self._sender(labels, chain[0])  # the refusal
+        return [(sender, np.flatnonzero(highest == k)) for k, sender in enumerate(senders)]
+
+    def _from_sender(
+        self, target: Target, chain: list[Leaf], labels: Tensor, sender: Leaf, part: np.ndarray | None
+    ) -> None:
         index, place = self.tracing.decode(labels)
         made = place >= 0
         names = {self.tracing.ports[k].name for k in np.unique(index[made])}
@@ -349,7 +384,19 @@ class _Wirer:
             raise DescriptionError(
                 f"{chain[0].where}: reads later spikes of {sender.name}, or some twice; allowed: each once; read each step's spikes unchanged"
             )
-        target.links.append(Link(sender, chain, int(delays[0]), order, self.n_terms))
+        if part is not None and type(chain[0].module).__name__ == "Conv2d":
+            part = self._channels(chain[0], sender, part)
+        target.links.append(Link(sender, chain, int(delays[0]), order, part, self.n_terms))
+
+    def _channels(self, leaf: Leaf, sender: Leaf, part: np.ndarray) -> np.ndarray:
+        """The channels of a convolution's input whose numbers are given."""
+        places = int(np.prod(leaf.calls[0].given.shape[-2:]))
+        channels = np.unique(part // places)
+        if len(part) != len(channels) * places:
+            raise DescriptionError(
+                f"{leaf.where}: reads parts of the maps of {sender.name}; allowed: whole channels; put maps side by side along the channels"
+            )
+        return channels
 
     def _place(self, index: np.ndarray, place: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Step, sample and neuron of numbers of neurons' output."""
@@ -406,8 +453,13 @@ class _Wirer:
 
     def _changed(self, leaf: Leaf, signal: Any) -> DescriptionError:
         problem = signal.problem if signal else "a module that is not known"
+        cure = "remove it, or put it in front of the first neuron"
+        if problem.split(" ")[0] in _JOINS:
+            problem, cure = f"{problem} of spikes and other numbers", "give each its own Linear, and add the results"
+        elif problem.split(" ")[0] in _PRODUCTS:
+            cure = "multiply the weights of the layer by that number instead"
         return DescriptionError(
-            f"{leaf.where}: its input was made by {problem}; allowed between neurons: {_BETWEEN}; remove it, or put it in front of the first neuron"
+            f"{leaf.where}: its input was made by {problem}; allowed between neurons: {_BETWEEN}; {cure}"
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from sparsesnn.layers.ad_lif import AdLIF
 from sparsesnn.layers.arrays import NeuronArrays
 from sparsesnn.layers.checks import PerNeuron
+from sparsesnn.layers.cuba_li import CubaLI
 from sparsesnn.layers.cuba_lif import CubaLIF
 from sparsesnn.layers.decays import decays
 from sparsesnn.layers.declaration import fires, is_readout
@@ -24,6 +25,7 @@ __all__ = [
     "LIF",
     "MODELS",
     "AdLIF",
+    "CubaLI",
     "CubaLIF",
     "Input",
     "Membrane",
@@ -40,7 +42,7 @@ __all__ = [
 
 #: all models, by name
 MODELS: Mapping[str, type] = MappingProxyType(
-    {model.__name__: model for model in (Input, LIF, CubaLIF, Resonator, AdLIF, LI)}
+    {model.__name__: model for model in (Input, LIF, CubaLIF, Resonator, AdLIF, LI, CubaLI)}
 )
 
 

@@ -115,6 +115,8 @@ class Graph:
 
     nodes: Mapping[str, Any]
     before: Mapping[str, Sequence[str]]
+    #: neurons without a reset, which `with_thresholds` made
+    unreset: frozenset[str] = frozenset()
 
     def of_kind(self, *kinds: str) -> list[str]:
         return [name for name, node in self.nodes.items() if type(node).__name__ in kinds]
@@ -277,7 +279,9 @@ class Graph:
     def parameter_size(self, name: str) -> int:
         """Number of values per neuron parameter; 1 if neurons or channels share one, or for a readout without a node."""
         node = self.nodes.get(name)
-        return 1 if node is None or name in self.shapes else array(node.r).size
+        if node is None or name in self.shapes:
+            return 1
+        return array(node.threshold if type(node).__name__ == "Threshold" else node.r).size
 
 
 def flatten(graph: Any, *, input_skips_loops: bool = False) -> Graph:

@@ -2,7 +2,7 @@
 
 Neurons become populations. Nodes between them (Linear, Affine, Scale, Flatten, Delay) become one weight matrix, one delay
 and one bias; Conv1d, Conv2d, SumPool2d and AvgPool2d become kinds of synapses. A path from a population to itself becomes
-its recurrent weights.
+its recurrent weights. LI, CubaLI or I followed by a Threshold becomes a population without a reset.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import DescriptionError, SparseSnnError
-from sparsesnn.layers import LI, LIF, CubaLIF, Input, Neuron, fires
+from sparsesnn.layers import LI, LIF, CubaLI, CubaLIF, Input, Neuron, fires
 from sparsesnn.network import Connection, Network
 from sparsesnn.nir import graphs, maps
 from sparsesnn.nir.conventions import Array, Convention, decays_of, find_convention, unrounded_gain
 from sparsesnn.nir.files import nir_package, read
 from sparsesnn.nir.graphs import Graph, Route
+from sparsesnn.nir.thresholds import with_thresholds
 from sparsesnn.options import number
 from sparsesnn.surrogate import Surrogate, fast_sigmoid
 from sparsesnn.synapses import Pool
@@ -72,7 +73,7 @@ def from_nir(
             It and `grad_threshold` matter only in training, and files do not contain them: the defaults used for None are
             reported once, as a message of the logger `sparsesnn.nir`.
         grad_threshold: of all neurons that fire, a potential or "exact", see `LIF`; -inf: every neuron receives a gradient, as in
-            other libraries. None: 0.9 times the threshold of each neuron.
+            other libraries. None: 0.9 times the threshold of each neuron; neurons of your own classes keep theirs.
         backend: of the model.
         neurons: classes of your own with a method `from_nir`, see `sparsesnn.layers.neuron`; each node is offered to them first.
 
@@ -102,6 +103,7 @@ def from_nir(
 def _model(given: Any, source: str, how: _How, backend: str) -> Model:
     convention = how.convention
     nodes = graphs.flatten(given, input_skips_loops=source == "spyx")
+    nodes = with_thresholds(nodes, taken=lambda node: how.own(node) is not None)
     own = {type(node).__name__ for node in nodes.nodes.values() if how.own(node) is not None}
     kinds = (*_NEURONS, *sorted(own - {*_NEURONS}))
     neurons = nodes.of_kind(*kinds)
@@ -145,7 +147,9 @@ def _model(given: Any, source: str, how: _How, backend: str) -> Model:
     return model
 
 
-_NEURONS = ("LIF", "CubaLIF", "IF", "LI", "I")
+_NEURONS = ("LIF", "CubaLIF", "IF", "LI", "CubaLI", "I", "Threshold")
+#: neurons that never fire
+_READOUTS = ("LI", "CubaLI", "I")
 
 
 def _incoming(nodes: Graph, name: str, neurons: list[str]) -> tuple[list[Route], NDArray[Any] | None]:
@@ -274,12 +278,12 @@ def _population(how: _How, nodes: Graph, name: str, n: int, incoming: list[Route
     node = nodes.nodes[name]
     kind = type(node).__name__
     where = f"node {name!r} ({kind})"
-    if (made := how.own(node)) is not None:
+    if name not in nodes.unreset and (made := how.own(node)) is not None:
         if made.n != n:
             raise DescriptionError(
                 f"{where}: from_nir of {type(made).__name__} made {made.n} neurons of it; its inputs have {n}"
             )
-        return _Made(replace(made, bias=bias is not None, **_loop(incoming, name, made)), bias, None)
+        return _Made(replace(made, bias=bias is not None, **_of_own(how, incoming, name, made)), bias, None)
 
     def values(attribute: str) -> Array:
         return graphs.per_neuron(node, attribute, n, where, nodes.shapes.get(name))
@@ -287,7 +291,9 @@ def _population(how: _How, nodes: Graph, name: str, n: int, incoming: list[Route
     alpha = None
     if kind in ("IF", "I"):
         beta, gain = np.ones(n), values("r") * (1.0 if how.convention.current == "jump" else how.dt)
-    elif kind == "CubaLIF":
+    elif kind == "Threshold":
+        beta, gain = np.zeros(n), np.ones(n)
+    elif kind in ("CubaLIF", "CubaLI"):
         alpha, synaptic = decays_of(how.convention, how.dt, values("tau_syn"), where)
         beta, share = decays_of(how.convention, how.dt, values("tau_mem"), where)
         gain = (
@@ -308,28 +314,40 @@ def _population(how: _How, nodes: Graph, name: str, n: int, incoming: list[Route
     factor = None if np.all(gain == gain[0]) else gain
     arguments: dict[str, Any] = {"beta": _short(beta), "bias": bias is not None}
     arguments["gain"] = float(gain[0]) if factor is None else 1.0
-    if kind in ("LI", "I"):
+    if kind in _READOUTS:
         if recurrent:
             raise DescriptionError(
                 f"{where}: has a recurrent path for its potential; here only spikes travel: make it a LIF"
             )
-        if kind == "LI" and np.any(values("v_leak") != 0):
+        if kind != "I" and np.any(values("v_leak") != 0):
             raise DescriptionError(f"{where}: v_leak is {values('v_leak').max():g}; a readout here rests at 0: use 0")
-        return _Made(LI(n, **arguments), _scaled(bias, factor), factor)
-    threshold = _threshold(kind, values, how, where)
+        readout = LI(n, **arguments) if alpha is None else CubaLI(n, alpha=_short(alpha), **arguments)
+        return _Made(readout, _scaled(bias, factor), factor)
+    resets = kind != "Threshold" and name not in nodes.unreset
+    threshold = _threshold(kind, values, how, where) if resets else _threshold_alone(kind, values)
+    if np.any(threshold <= 0):
+        worst = int(np.argmin(threshold))
+        raise DescriptionError(
+            f"{where}: neuron {worst} has a threshold of {threshold[worst]:g} above its rest; here it is above 0: raise it, or take the "
+            "difference into the bias"
+        )
     arguments |= {
         "threshold": _short(threshold),
         "grad_threshold": _short(GRAD_SHARE * threshold) if how.grad_threshold is None else how.grad_threshold,
         "surrogate": how.surrogate or fast_sigmoid(),
         "recurrent": recurrent,
-        **_reset(how, kind, recurrent, where),
+        **(_reset(how, kind, recurrent, where) if resets else {"reset": "none"}),
     }
     made = CubaLIF(n, alpha=_short(alpha), **arguments) if alpha is not None else LIF(n, **arguments)
     return _Made(made, _scaled(bias, factor), factor)
 
 
-def _loop(incoming: list[Route], name: str, population: Neuron) -> dict[str, Any]:
-    return {"recurrent": any(r.source == name for r in incoming)} if population.fires else {}
+def _of_own(how: _How, incoming: list[Route], name: str, population: Neuron) -> dict[str, Any]:
+    """The arguments of a population of a person's own class that the graph and the caller of `from_nir` set."""
+    if not population.fires:
+        return {}
+    chosen = {"surrogate": how.surrogate, "grad_threshold": how.grad_threshold}
+    return {"recurrent": any(r.source == name for r in incoming)} | {k: x for k, x in chosen.items() if x is not None}
 
 
 def _membrane_gain(convention: Convention, r: Array, share: Array, tau: Array) -> Array:
@@ -356,6 +374,15 @@ def _threshold(kind: str, values: Any, how: _How, where: str) -> Array:
             "both are one potential: make them equal (and 0 unless the reset is 'zero')"
         )
     return threshold - base
+
+
+def _threshold_alone(kind: str, values: Any) -> Array:
+    """The threshold of neurons without a reset, relative to the resting potential."""
+    if kind == "Threshold":
+        threshold: Array = values("threshold")
+        return threshold
+    threshold = values("v_threshold")
+    return threshold if kind == "IF" else threshold - values("v_leak")
 
 
 def _reset(how: _How, kind: str, recurrent: bool, where: str) -> dict[str, Any]:
@@ -421,6 +448,11 @@ def _sizes(nodes: Graph, order: list[str], routes: dict[str, Any]) -> dict[str, 
         own = nodes.parameter_size(node)
         direct = [sizes[r.source] for r in routes[node][0] if not r.changes and r.source in sizes]
         n = sizes.setdefault(node, own if own > 1 else (direct or [own])[0])
-        if any(other != n for other in direct) or own not in (1, n):
+        if other := next((k for k in direct if k != n), 0):
+            raise DescriptionError(
+                f"node {node!r}: has {n} neurons, but reads {other} without weights, one by one; correct its shape, or put a Linear "
+                "before it"
+            )
+        if own not in (1, n):
             raise DescriptionError(f"node {node!r}: has {own} values for {n} neurons; give one, or one per neuron")
     return sizes

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,10 +11,12 @@ from numpy.typing import NDArray
 
 from sparsesnn.engines.module import Layer, Model
 from sparsesnn.errors import DescriptionError
-from sparsesnn.layers import LI, CubaLIF, Input, Membrane, Neuron, fires
+from sparsesnn.layers import Input, Membrane, Neuron, fires
 from sparsesnn.network import Connection, Network
 from sparsesnn.nir import maps
 from sparsesnn.nir.files import nir_package
+from sparsesnn.nir.neurons import KINDS, float32, is_threshold, nodes_of
+from sparsesnn.nir.targets import READOUTS, TARGETS, Target, default_readout
 from sparsesnn.parameters import Incoming
 from sparsesnn.rounding import BITS
 from sparsesnn.synapses import Conv1d, Conv2d, Pool, Series, Synapses
@@ -24,73 +24,8 @@ from sparsesnn.synapses.maps import OnMaps, sides
 from sparsesnn.synapses.one_to_one import check_no_currents
 from sparsesnn.wording import count
 
-
-@dataclass(frozen=True)
-class Target:
-    """How a library reads a graph.
-
-    Args:
-        dt: its step; None: must be given.
-        exponential: β = e^(-dt/τ), else 1 - dt/τ.
-        reset: of its neurons; None: NIR's, "zero".
-        reads_r: it uses `r`; otherwise it has its own gain, for which the weights compensate.
-        own_gain: that gain: "share" (1 - β) or "unit" (1).
-        neurons: supported kinds of nodes.
-        recurrent: it supports loops.
-        delays: it supports Delay nodes.
-        pools: supported reductions.
-        one_axis: it supports Conv1d.
-        groups: it supports grouped convolutions; importers that make a PyTorch module with the weight's second size do not.
-        leaky_maps: it supports leaky neurons on maps.
-    """
-
-    dt: float | None
-    exponential: bool = False
-    reset: tuple[str, bool] = ("zero", False)
-    reads_r: bool = True
-    own_gain: str = "share"
-    neurons: tuple[str, ...] = ("LIF", "CubaLIF", "IF", "LI")
-    recurrent: bool = True
-    delays: bool = False
-    pools: tuple[str, ...] = ("sum", "average")
-    one_axis: bool = False
-    groups: bool = False
-    leaky_maps: bool = True
-
-
-#: from the source of their importers at the versions of `conventions`
-TARGETS: Mapping[str, Target] = MappingProxyType(
-    {
-        "nir": Target(None, delays=True, one_axis=True, groups=True),
-        # its importer passes the input of a recurrent layer through the recurrent weights
-        "snntorch": Target(1e-4, neurons=("LIF", "CubaLIF"), recurrent=False, pools=("average",)),
-        "norse": Target(1e-3, reads_r=False, neurons=("LIF", "CubaLIF"), recurrent=False, pools=("sum",)),
-        "spikingjelly": Target(
-            1e-4, reads_r=False, neurons=("LIF", "CubaLIF", "IF"), recurrent=False, pools=("average",)
-        ),
-        "sinabs": Target(
-            1.0,
-            True,
-            ("subtract", True),
-            reads_r=False,
-            own_gain="unit",
-            neurons=("LIF", "LI", "IF"),
-            recurrent=False,
-            pools=("sum",),
-            leaky_maps=False,  # its importer tests whether any row of v_leak is not 0
-        ),
-    }
-)
-
-
-#: forms of an LI readout
-READOUTS = ("li", "membrane", "linear")
 #: prefix of the setting that a target needs to read a network
 _ONLY = "only with "
-#: models in NIR
-_KINDS = ("LIF", "CubaLIF", "LI")
-#: a threshold that no potential reaches, for a neuron whose membrane is the readout
-_NEVER = 1e30
 
 
 def to_nir(
@@ -101,8 +36,8 @@ def to_nir(
     keep_reset: bool = False,
     readout: str | None = None,
 ) -> Any:
-    """The model as a `nir.NIRGraph`: Affine, Linear, convolution and pool nodes for synapses, LIF, CubaLIF, IF and LI nodes
-    for neurons. Maps are NIR's, [channels, height, width]; a matrix reads them after a Flatten. If `Conv1d` makes all maps, they
+    """The model as a `nir.NIRGraph`: Affine, Linear, convolution and pool nodes for synapses, LIF, CubaLIF, IF, LI, CubaLI, I and
+    Threshold nodes for neurons; for the target "nir", neurons without a reset are a readout and a Threshold. Maps are NIR's, [channels, height, width]; a matrix reads them after a Flatten. If `Conv1d` makes all maps, they
     are [channels, length] with Conv1d nodes, if the target supports these; else maps of height 1.
 
     Args:
@@ -110,8 +45,8 @@ def to_nir(
         target: the reader: "nir" (NIR's equations by Euler's step), "snntorch", "norse", "spikingjelly", "sinabs".
         dt: the reader's step, in the unit of the time constants; None: the reader's default.
         keep_reset: write neurons even if the target lacks their reset; it must be set there separately.
-        readout: form of LI populations: "li", a node LI; "membrane", a LIF whose threshold is never reached, so that its
-            membrane is the readout; "linear", only the weighted sums, which the reader integrates. None: "li" if the target
+        readout: form of LI and CubaLI populations: "li", a node of that name; "membrane", a LIF or CubaLIF whose threshold is
+            never reached, so that its membrane is the readout; "linear", only the weighted sums, which the reader integrates. None: "li" if the target
             supports it, else "membrane".
 
     A model of a person's own is written by its method `to_nir`, see `sparsesnn.layers.neuron`, for the target "nir" alone.
@@ -149,7 +84,7 @@ def _graph(model: Model, target: str, reader: Target, dt: float, keep_reset: boo
         if not _is_written(population, target):
             kind = type(population).__name__
             raise DescriptionError(
-                f"{name}: its model is {kind}, which {'NIR' if target == 'nir' else target} does not have; it has {', '.join(_KINDS)}; only "
+                f"{name}: its model is {kind}, which {'NIR' if target == 'nir' else target} does not have; it has {', '.join(KINDS)}; only "
                 f"networks of these can be exported, and to target 'nir' those of a class with a method to_nir"
             )
         reasons = [
@@ -158,7 +93,8 @@ def _graph(model: Model, target: str, reader: Target, dt: float, keep_reset: boo
         ]
         if reasons and not (keep_reset and all(reason.is_reset for reason in reasons)):
             raise DescriptionError(next(r for r in reasons if not (keep_reset and r.is_reset)).text)
-        neuron, factor = _neuron(nir, name, layer, target, reader, dt, readout)
+        neuron, threshold, factor = nodes_of(nir, name, layer, target, reader, dt, readout)
+        entry = name if threshold is None else f"{name}_membrane"
         bias = None if layer.bias is None else _array(layer.tensor("bias")) * factor
         for c, incoming in zip(network.senders(name), layer.senders, strict=True):
             synapses = f"{c.pre}_to_{name}"
@@ -177,16 +113,19 @@ def _graph(model: Model, target: str, reader: Target, dt: float, keep_reset: boo
             if neuron is None:
                 ends.append(source)
             else:
-                edges.append((source, name))
+                edges.append((source, entry))
         if neuron is None:
             continue
         shape = network.shape(name)
-        nodes[name] = neuron if shape is None else maps.neuron_node(neuron, shape, one_axis)
+        nodes[entry] = neuron if shape is None else maps.neuron_node(neuron, shape, one_axis)
+        if threshold is not None:
+            nodes[name] = threshold if shape is None else maps.neuron_node(threshold, shape, one_axis)
+            edges.append((entry, name))
         if (loop := layer.loop) is not None:
             weight, scales = _weight(layer, loop, factor)
             nodes[f"{name}_recurrent"] = nir.Linear(np.ascontiguousarray(weight.T), metadata=scales)
-            edges += [(name, f"{name}_recurrent"), (f"{name}_recurrent", name)]
-    read = {c.pre for c in network.connections}
+            edges += [(name, f"{name}_recurrent"), (f"{name}_recurrent", entry)]
+    read = {c.pre for c in network.connections if not c.is_recurrent}
     for name in [k for k in network.populations if k not in read]:
         end = f"{name}_spikes" if fires(network.populations[name]) else f"{name}_potentials"
         nodes[end] = nir.Output({"output": _type_of(network, name, one_axis)})
@@ -264,11 +203,6 @@ class Reason:
     is_reset: bool = False
 
 
-def default_readout(target: str) -> str:
-    """The default form of an LI readout for a target."""
-    return "li" if "LI" in TARGETS[target].neurons else "membrane"
-
-
 def readers(network: Network) -> dict[str, tuple[str, ...]]:
     """For each target, short reasons why it cannot read the network as it is; empty: none."""
     found = {}
@@ -305,13 +239,13 @@ def _reasons(name: str, population: Neuron, recurrent: bool, target: str, readou
     kind = type(population).__name__
     if not _is_written(population, target):
         return [Reason("", f"NIR has no {kind}")]
-    if kind not in _KINDS:
+    if kind not in KINDS:
         return _of_lists(name, population)
-    written = kind if kind != "LI" or readout == "li" else "LIF"
-    if written not in reader.neurons:
+    written = kind if fires(population) or readout == "li" else f"{kind}F"
+    if written not in reader.neurons and (fires(population) or readout != "linear"):
         text = f"{name}: is a {kind}, which {target} does not support; it supports {', '.join(reader.neurons)}"
-        if kind == "LI":
-            text += "; use `readout=membrane` or `readout=linear`"
+        if not fires(population):
+            text += f"; use {'`readout=membrane` or ' if f'{kind}F' in reader.neurons else ''}`readout=linear`"
         reasons.append(Reason(text, f"no {kind}"))
     if not isinstance(population, Membrane):
         return reasons
@@ -320,6 +254,8 @@ def _reasons(name: str, population: Neuron, recurrent: bool, target: str, readou
         reasons.append(Reason(text, "no recurrence"))
     reasons += _of_lists(name, population)
     reset, decays = reader.reset
+    if "Threshold" in reader.neurons and (population.reset == "none" or _is_memoryless(population, reader)):
+        return reasons
     if population.reset != reset or (reset == "subtract" and population.reset_decays != decays):
         ours = f"{population.reset!r}{' before the decay' if population.reset_decays else ''}"
         theirs = f"{reset!r}{' before the decay' if decays else ''}"
@@ -332,9 +268,18 @@ def _reasons(name: str, population: Neuron, recurrent: bool, target: str, readou
     return reasons
 
 
+def _is_memoryless(population: Membrane, reader: Target) -> bool:
+    """Whether a population is written as a Threshold alone."""
+    return (
+        is_threshold(population, reader)
+        and not population.learn_beta
+        and bool(np.all(np.asarray(population.beta) == 0))
+    )
+
+
 def _is_written(population: Neuron, target: str) -> bool:
     """Whether there is a node for a model: NIR's, or one that a person's own class makes."""
-    return type(population).__name__ in _KINDS or (target == "nir" and hasattr(population, "to_nir"))
+    return type(population).__name__ in KINDS or (target == "nir" and hasattr(population, "to_nir"))
 
 
 def _of_lists(name: str, population: Neuron) -> list[Reason]:
@@ -389,74 +334,12 @@ def _of_synapses(network: Network, name: str, target: str) -> list[Reason]:
     return found
 
 
-def _neuron(
-    nir: Any, name: str, layer: Layer, target: str, reader: Target, dt: float, readout: str
-) -> tuple[Any, NDArray[Any]]:
-    """The node (None: only weighted sums), and a factor for each neuron's weights if the reader has its own gain."""
-    population, n = layer.population, layer.population.n
-    if type(population).__name__ not in _KINDS:
-        p = {q.name: np.clip(_values(layer, q.name, n), q.low, q.high) for q in population.parameters}
-        node = population.to_nir(p, dt)
-        if not isinstance(node, nir.NIRNode):
-            raise DescriptionError(
-                f"{name}: to_nir of {type(population).__name__} returned {node!r}; allowed: a node of NIR"
-            )
-        return node, np.ones(n, np.float32)
-    if isinstance(population, LI) and readout == "linear":
-        return None, _float(np.full(n, population.gain))
-    beta = _each(layer, "beta", n)
-    gain = np.full(n, population.gain)
-    factor = np.ones(n)
-    zeros = np.zeros(n, np.float32)
-    if isinstance(population, CubaLIF):
-        alpha = _each(layer, "alpha", n)
-        if np.any(beta >= 1) or np.any(alpha >= 1):
-            raise DescriptionError(
-                f"{name}: a decay of 1 has no time constant, and NIR's CubaLIF needs one; use a lower decay"
-            )
-        return nir.CubaLIF(
-            tau_syn=_float(dt / (1 - alpha)),
-            tau_mem=_float(dt / (1 - beta)),
-            r=_float(1 / (1 - beta)),
-            w_in=_float(gain / (1 - alpha) if target != "spikingjelly" else 1 / (1 - alpha)),
-            v_leak=zeros,
-            v_reset=zeros,
-            v_threshold=_float(_each(layer, "threshold", n)),
-        ), _float(factor if target != "spikingjelly" else gain)
-    if np.all(beta == 1) and fires(population) and "IF" in reader.neurons:
-        own = 1 / dt if reader.own_gain == "share" else 1.0
-        r = np.full(n, own) if not reader.reads_r else gain / dt
-        factor = factor if reader.reads_r else gain
-        return nir.IF(r=_float(r), v_threshold=_float(_each(layer, "threshold", n)), v_reset=zeros), _float(factor)
-    if np.any(beta >= 1) or (reader.exponential and np.any(beta <= 0)):
-        raise DescriptionError(
-            f"{name}: a decay of {beta.max():g} has no time constant in {target}; use one below 1, above 0"
-        )
-    tau = -dt / np.log(beta) if reader.exponential else dt / (1 - beta)
-    if reader.reads_r:
-        r = gain / (1 - beta)
-    else:
-        r = np.ones(n)
-        factor = gain / ((1 - beta) if reader.own_gain == "share" else 1.0)
-    if isinstance(population, LI) and readout == "li":
-        return nir.LI(tau=_float(tau), r=_float(r), v_leak=zeros), _float(factor)
-    if isinstance(population, LI):  # a gain in the weights: readers without their own gain keep the potential's scale
-        r, factor = (1 / (1 - beta), gain) if reader.reads_r else (r, factor)
-        never = np.full(n, _NEVER)
-        return nir.LIF(tau=_float(tau), r=_float(r), v_leak=zeros, v_reset=zeros, v_threshold=_float(never)), _float(
-            factor
-        )
-    return nir.LIF(
-        tau=_float(tau), r=_float(r), v_leak=zeros, v_reset=zeros, v_threshold=_float(_each(layer, "threshold", n))
-    ), _float(factor)
-
-
 def _weight(layer: Layer, c: Incoming, factor: NDArray[Any]) -> tuple[NDArray[np.float32], dict[str, Any]]:
     """The weight in effect, times a factor per receiver, and metadata; rounded weights are integers times `scale`, float32[n], in the metadata."""
     if layer.weight_dtype not in BITS:
         return _array(layer.matrix(c)) * factor, {}
     rounded = layer.integers(c, layer.weight_dtype)
-    scale = _float(_array(rounded.scales) * factor)
+    scale = float32(_array(rounded.scales) * factor)
     numbers = _array(rounded.numbers)
     if layer.columns(c) is not None:
         spread = np.zeros(c.n_pre * scale.size, np.float32)
@@ -465,21 +348,6 @@ def _weight(layer: Layer, c: Incoming, factor: NDArray[Any]) -> tuple[NDArray[np
     return numbers * scale, {"scale": scale, "weight_dtype": layer.weight_dtype}
 
 
-def _each(layer: Layer, name: str, n: int) -> NDArray[np.float64]:
-    values = _values(layer, name, n)
-    return values if name == "threshold" else np.clip(values, 0.0, 1.0)
-
-
-def _values(layer: Layer, name: str, n: int) -> NDArray[np.float64]:
-    value = np.asarray(layer.tensor(name).detach().cpu().numpy(), dtype=np.float64)
-    values: NDArray[np.float64] = np.broadcast_to(value.reshape(-1) if value.size > 1 else value, (n,)).copy()
-    return values
-
-
 def _array(tensor: Any) -> NDArray[np.float32]:
     array: NDArray[np.float32] = tensor.detach().cpu().float().numpy()
     return array
-
-
-def _float(values: NDArray[Any]) -> NDArray[np.float32]:
-    return values.astype(np.float32)

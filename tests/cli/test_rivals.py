@@ -143,6 +143,8 @@ def _loss(task: Task, kind: str) -> float:
                 v = BETA * (v - THRESHOLD * s) + i
             elif kind == "zero":
                 v = BETA * v * (1 - s) + i
+            elif kind == "none":
+                v = BETA * v + i
             else:
                 v = BETA * v - THRESHOLD * s + i
             s = (v > THRESHOLD).astype(np.float64)

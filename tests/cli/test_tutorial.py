@@ -53,6 +53,17 @@ def test_inside_pytorch(capsys: pytest.CaptureFixture[str]) -> None:
         assert fact in out
 
 
+def test_spikes_and_neurons_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("nir", reason="needs the package nir, in the extra 'nir'")
+    monkeypatch.chdir(tmp_path)
+    run_blocks(DOCS / "exchange.md")
+    out = capsys.readouterr().out
+    assert "SpikeBatch(T=100, B=16, N=921600: 3 spikes" in out
+    assert out.rstrip().endswith("0.97")
+
+
 def test_two_processes_average_gradients(tmp_path: Path) -> None:
     text = (DOCS / "libraries.md").read_text(encoding="utf-8")
     (script,) = re.findall(r"```python title=\"ddp\.py\"\n(.*?)```", text, re.DOTALL)

@@ -88,16 +88,18 @@ def test_configurations_that_mean_nothing_are_refused() -> None:
 
 def test_tf32_needs_a_gpu_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = torch.device("cuda", 0)
-    settings = torch.backends.cuda.matmul, torch.backends.cudnn
-    for setting in settings:
-        monkeypatch.setattr(setting, "allow_tf32", False)
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     with pytest.raises(ConfigError, match=r"'tf32', but cuda:0 has compute capability 7.5; TF32 needs 8.0"):
         devices.use_precision(gpu, "tf32")
-    assert not any(setting.allow_tf32 for setting in settings)
+    assert not products.allow_tf32
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    devices.use_precision(gpu, "tf32")
-    assert all(setting.allow_tf32 for setting in settings)
+    with devices.tf32("tf32"):  # which puts the settings back
+        products.allow_tf32 = convolutions.allow_tf32 = False
+        devices.use_precision(gpu, "tf32")
+        assert products.allow_tf32
+        assert convolutions.allow_tf32
+    assert not products.allow_tf32
     devices.check_tf32(torch.device("cpu"), "tf32")
 
 

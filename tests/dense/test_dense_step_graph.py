@@ -1,26 +1,25 @@
 """A training step as one CUDA graph, as far as a machine without a GPU can tell.
 
-`Recording` stands in for a graph on CPU tensors: it keeps PyTorch's operations of one step, and later runs them again on the same tensors, without
-Python. Where an operation would make the host wait for a GPU, it fails. Tensors on PyTorch's device `meta`, which has no numbers, show which
-operations and copies a step makes at full size.
+`Recording` (recording.py) stands in for a graph on CPU tensors. Tensors on PyTorch's device `meta`, which has no numbers, show which operations and
+copies a step makes at full size.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from recording import Operations, Recording, name_of, tensors_in
 from torch import Tensor
 from torch.optim import adam
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from sparsesnn import output
+from sparsesnn import output, parameters
+from sparsesnn.delays import Delays
 from sparsesnn.engines import Batch, Objective, Training, Updates, make_engine
 from sparsesnn.engines.dense import engine as dense_engine
 from sparsesnn.engines.dense import fused, layer, on_cpu, parcel, step_graph
@@ -29,70 +28,8 @@ from sparsesnn.errors import NotFiniteError, ShapeError, SpikeListError
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input
 from sparsesnn.network import Connection, Network, parse_net
 from sparsesnn.spikes import SpikeBatch
+from sparsesnn.synapses import Sparse
 from sparsesnn.task import Task
-
-#: operations that look at numbers, for which the host waits
-WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "unique", "equal", "item")
-#: operations without work on a device
-FREE = ("empty", "new_empty", "empty_like", "empty_strided", "detach", "lift_fresh")
-
-
-def name_of(operation: Any) -> str:
-    return str(operation).split(".")[1]
-
-
-def is_view(operation: Any) -> bool:
-    """Whether its result is another look at the memory of an argument, which it does not change."""
-    return any(x.alias_info is not None and not x.alias_info.is_write for x in operation._schema.returns)
-
-
-def tensors_in(x: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(x) if isinstance(leaf, Tensor)]
-
-
-class Recording(TorchDispatchMode):
-    """Runs work once, and keeps its operations; a call runs them again, on the tensors and numbers of the first time."""
-
-    active: Recording | None = None
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        super().__init__()
-        self.operations: list[tuple[Any, Any, Any, Any]] = []
-        self.has_run = False
-        Recording.active = self
-        try:
-            with self:
-                work()
-        finally:
-            Recording.active = None
-
-    @classmethod
-    def run(cls, kernel: Callable[[], None]) -> None:
-        """Runs a kernel that is no operation of PyTorch, and keeps it."""
-        kernel()
-        if cls.active:
-            cls.active.operations.append((kernel, (), {}, None))
-
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        assert name_of(operation) not in WAITS, f"{operation} waits for the device"
-        masks = [x for x in tensors_in(args[1:]) if x.dtype in (torch.bool, torch.uint8)]
-        assert not (name_of(operation) in ("index", "index_put_") and masks), f"{operation} with a mask waits"
-        out = operation(*args, **kwargs)
-        if not is_view(operation) and name_of(operation) not in FREE:
-            self.operations.append((operation, args, kwargs, out))
-        return out
-
-    @torch.no_grad()
-    def __call__(self) -> None:
-        if not self.has_run:  # a graph does not run while it is recorded; this one has
-            self.has_run = True
-            return
-        for operation, args, kwargs, out in self.operations:
-            again = operation(*args, **kwargs)
-            for mine, new in zip(tensors_in(out), tensors_in(again), strict=True):
-                if mine is not new and mine.data_ptr() != new.data_ptr():
-                    mine.copy_(new)
 
 
 @pytest.fixture
@@ -115,6 +52,7 @@ def graphs_on_cpu(on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def take_the_way_of_cuda(on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "kit_of", lambda device: on_cuda)
+    monkeypatch.setattr(parameters, "_in_numpy", lambda x: False)
     monkeypatch.setattr(step_graph, "DEVICES", ("cpu",))
     monkeypatch.setattr(step_graph, "apart", lambda work, stream: work())
     monkeypatch.setattr(step_graph, "capture", lambda work, stream, pool: Recording(work))
@@ -123,9 +61,11 @@ def take_the_way_of_cuda(on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -
 TRAINING = Training(3, "mean", batch=5, seed=4, updates=Updates(lr=0.01, clip_norm=0.5))
 
 
-def batch_of(seed: int, *, n_samples: int = 5, n_steps: int = 6, rate: float = 0.3, task: str = "") -> Batch:
+def batch_of(
+    seed: int, *, n_samples: int = 5, n_steps: int = 6, n_input: int = 11, rate: float = 0.3, task: str = ""
+) -> Batch:
     g = torch.Generator().manual_seed(seed)
-    spikes = SpikeBatch.from_dense((torch.rand(n_steps, n_samples, 11, generator=g) < rate).float())
+    spikes = SpikeBatch.from_dense((torch.rand(n_steps, n_samples, n_input, generator=g) < rate).float())
     labels = torch.randint(0, 3, (n_samples,), generator=g)
     if task == "shares":
         labels = torch.rand(n_samples, 3, generator=g).softmax(1)
@@ -159,6 +99,16 @@ def rich_network() -> Network:
     return Network({"input": Input(11), "a": a, "b": b, "c": c, "out": LI(3, learn_beta=True)}, connections)
 
 
+def sparse_network() -> Network:
+    delays = Delays(3, learn=True)
+    connections = (
+        Connection("input", "a", 0, Sparse(0.4)),
+        Connection("a", "a", 1),
+        Connection("a", "out", axonal=delays),
+    )
+    return Network({"input": Input(11), "a": LIF(13, grad_threshold=0.5), "out": LI(3)}, connections)
+
+
 CASES: dict[str, tuple[Network, Training, str]] = {
     "recurrent": (parse_net("11-13r-3", grad_threshold=0.5), TRAINING, ""),
     "rich": (rich_network(), replace(TRAINING, updates=Updates("adam", lr=0.01, ema=0.9)), ""),
@@ -179,6 +129,8 @@ CASES: dict[str, tuple[Network, Training, str]] = {
     ),
     "label for each step": (parse_net("11-9-3"), replace(TRAINING, decoding="step", task=Task(per_step=True)), "step"),
     "values": (parse_net("11-9-3"), replace(TRAINING, task=Task(has_values=True)), "values"),
+    "maps": (parse_net("1x5x5:3C2-MP2-3", grad_threshold=0.5), TRAINING, ""),
+    "sparse synapses, axonal delays": (sparse_network(), TRAINING, ""),
     "whole numbers as weights": (parse_net("11-9-3"), replace(TRAINING, options={"weight_dtype": "int8"}), ""),
 }
 
@@ -199,7 +151,8 @@ def test_a_graph_of_interpreted_kernels_takes_the_same_steps(
 
 def check_same_steps(network: Network, training: Training, task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps by graphs, and steps on the CPU."""
-    batches = [batch_of(k, n_samples=3 if k in (4, 6) else 5, task=task) for k in range(8)]
+    n_input = network.populations["input"].n
+    batches = [batch_of(k, n_samples=3 if k in (4, 6) else 5, n_input=n_input, task=task) for k in range(8)]
     lrs = [0.01, 0.02, 0.005, 0.02, 0.01, 0.03, 0.02, 0.01]
     mine = engine_of(network, training)
     got = [mine.step(*given) for given in zip(batches, lrs, strict=True)]
@@ -366,37 +319,9 @@ def test_tf32_is_on_during_steps(precision: str, monkeypatch: pytest.MonkeyPatch
 N_STEPS, N_SAMPLES, N_INPUT = 100, 48, 700
 
 
-class Operations(TorchDispatchMode):
-    """Keeps the operations of some work."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[Any, Any, Any]] = []
-
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = operation(*args, **(kwargs or {}))
-        self.seen.append((operation, args, out))
-        return out
-
-    def on(self, device: str) -> list[tuple[Any, Any, Any]]:
-        """Operations with work on a device."""
-        return [
-            (operation, args, out)
-            for operation, args, out in self.seen
-            if device in {x.device.type for x in tensors_in((args, out))}
-            and not is_view(operation)
-            and name_of(operation) not in FREE
-        ]
-
-    @property
-    def between(self) -> list[tuple[Any, Any, Any]]:
-        """Those with tensors of both devices, except numbers that become arguments of a kernel."""
-        return [x for x in self.on("meta") if {t.device.type for t in tensors_in(x[1:]) if t.ndim} == {"cpu", "meta"}]
-
-
 @pytest.fixture
 def meta(on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Engines of the device "cuda" have tensors on the device meta, which refuses whatever looks at numbers. What goes over the bus."""
+    """Engines of the device "cuda" have tensors on the device meta, which refuses every look at numbers. Gives the copies between host and device."""
     library = torch.library.Library("aten", "IMPL", "Meta")
     library.impl("_fused_adamw_.tensor_lr", lambda *given, **more: None)
     library.impl("_fused_adamw_", lambda *given, **more: None)
@@ -505,7 +430,7 @@ def test_lists_are_checked_once(meta: list[str], monkeypatch: pytest.MonkeyPatch
         checks.clear()
         engine.step(batch, 0.01)
         assert checks == ["cpu"]
-    # without a graph too, as in a loop of one's own
+    # without a graph too, as in another program's training loop
     checks.clear()
     with Operations() as seen:
         engine.model(batch.spikes)

@@ -404,7 +404,7 @@ from triton.compiler import ASTSource
 from sparsesnn.engines.dense import triton_kernels as k
 from sparsesnn.engines.dense.triton_ops import places_of
 
-TYPES = {"current": "*bf16", "d_out": "*bf16", "d_current": "*bf16", "fired_out": "*u8", "fresh": "i32", "n_steps": "i32",
+TYPES = {"current": "*bf16", "d_out": "*bf16", "d_current": "*bf16", "fired_out": "*bf16", "fresh": "i32", "n_steps": "i32",
          "size": "i32", "n": "i32"}
 
 def compile(kernel, **given):

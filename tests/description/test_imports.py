@@ -121,7 +121,19 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("errors", "wording", "options", "arguments", "subclasses", "documented", "typed", "ids", "splitmix"),
         *("surrogate", "delays", "layers", "synapses", "connection", "network", "map_text", "placement", "reference"),
     ),
-    "spikes": ("spikes", "event_times", "tensor_like", "first_order", "encode", "tracers", "uncompiled"),
+    "spikes": (
+        *(
+            "spikes",
+            "spike_entries",
+            "spike_checks",
+            "sparse_tensors",
+            "event_times",
+            "tensor_like",
+            "first_order",
+            "encode",
+        ),
+        *("tracers", "uncompiled"),
+    ),
     "chain": (
         *("output", "loss", "traces", "parameters", "bounds", "state_dicts", "init", "operations", "neurobench"),
         *("model_card", "model_folder", "tensor_file"),

@@ -53,6 +53,14 @@ def affine(post: int, pre: int) -> Any:
     return nir.Affine(linear(post, pre).weight, RNG.standard_normal(post).astype(np.float32))
 
 
+@dataclass(eq=False)
+class Odd(nir.NIRNode):  # type: ignore[misc]
+    """A node that NIR does not have."""
+
+    def __post_init__(self) -> None:
+        self.input_type, self.output_type = {"input": np.array([3])}, {"output": np.array([3])}
+
+
 def graph(n_in: int, edges: str, **nodes: Any) -> Any:
     """`"input>a>lif>output lif>b>lif"`; input and output nodes are made."""
     pairs = [pair for chain in edges.split() for pair in zip(chain.split(">"), chain.split(">")[1:], strict=False)]
@@ -334,7 +342,8 @@ def test_the_input_may_carry_a_batch_axis() -> None:
         ("input>w>n>output", {"n": lif(2, v_leak=0.3)}, {}, "neuron 0 rests at v_leak = 0.3 and is reset to v_reset = 0"),
         ("input>w>n>output", {"n": lif(2, v_threshold=np.array([1.0, np.nan]))}, {}, "a parameter is NaN"),
         ("input>w>n>output", {"n": lif(3)}, {}, "node 'n': has 3 values for 2 neurons"),
-        ("input>w>n>output", {"w": nir.Threshold(np.ones(3))}, {}, "node 'w': is a Threshold; known: LIF"),
+        ("input>w>n>output", {"w": Odd()}, {}, "node 'w': is a Odd; known: LIF"),
+        ("input>w>n>output", {"w": nir.Threshold(np.ones(3))}, {}, "node 'n': has 2 neurons, but reads 3 without weights"),
         ("input>w>n>w", {}, {}, "node 'n': its weights imply both 2 and 3 neurons"),
         ("input>w>n>u>w", {"u": linear(3, 2)}, {}, None),
         ("w>v>w input>w>n>output", {"v": linear(3, 2)}, {}, "feeds itself through weights alone"),

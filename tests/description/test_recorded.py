@@ -45,6 +45,7 @@ MODELS = [
     ss.AdLIF(N, order="explicit", reset="zero"),
     ss.Resonator(N),
     ss.LI(N),
+    ss.CubaLI(N, gain=0.3),
     Ratio(N),
 ]
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 import sparsesnn as ss
 import sparsesnn.poptorch as spt
-from sparsesnn import ipu
+from sparsesnn import ipu, spike_checks
 from sparsesnn.datasets import bin_events
 from sparsesnn.engines import Batch, Training, make_engine
 from sparsesnn.engines.module import Model
@@ -497,7 +497,7 @@ def test_errors_of_slicing() -> None:
 )
 def test_every_reader_names_what_is_wrong(changes: dict[str, Any], error: type[Exception], message: str) -> None:
     batch = replace(with_near_spikes(), **changes)
-    assert error is ShapeError or not batch._holds()  # as lists on another device are checked
+    assert error is ShapeError or not spike_checks.holds(batch)  # as lists on another device are checked
     readers: list[Any] = [batch.validate, batch.to_dense, batch.counts, lambda: batch.steps(0, 1), lambda: batch[[0]]]
     if batch.n_neurons in (4, 5):
         network = ss.parse_net(f"{batch.n_neurons}-3-2")
@@ -522,14 +522,14 @@ def test_good_lists_hold_wherever_they_lie(n: int) -> None:
         dense = (torch.rand(3, 2, n, generator=generator) < density).float()
         for gradient in ("none", "all"):
             batch = SpikeBatch.from_dense(dense.requires_grad_(gradient == "all"), gradient=gradient)
-            assert batch._holds()
+            assert spike_checks.holds(batch)
             if len(batch.ids) > n + 1 > 2:
                 swapped = batch.ids.long().roll(1).to(batch.ids.dtype)
-                assert not replace(batch, ids=swapped)._holds()
+                assert not spike_checks.holds(replace(batch, ids=swapped))
     graded = SpikeBatch.from_dense(2.0 * torch.ones(2, 1, 3), graded=True)
-    assert graded._holds()
+    assert spike_checks.holds(graded)
     assert graded.values is not None
-    assert not replace(graded, values=graded.values * torch.inf)._holds()
+    assert not spike_checks.holds(replace(graded, values=graded.values * torch.inf))
 
 
 def on_ranks(network: ss.Network, grid: tuple[int, int], batch: SpikeBatch) -> None:

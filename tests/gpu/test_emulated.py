@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from sparsesnn.engines.gpu import emulated
 from sparsesnn.engines.gpu.device import Kernel
 from sparsesnn.engines.gpu.emulated import EmulatedDevice
 from sparsesnn.errors import DeviceError, DeviceMemoryError
@@ -159,7 +160,7 @@ def test_a_pointer_stays_in_its_array(bench: Bench) -> None:
 
 
 def test_a_number_that_is_no_address(bench: Bench) -> None:
-    refused(bench, "no memory of the device", name="reads", y=4096)
+    refused(bench, "not an address of the device", name="reads", y=4096)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -281,6 +282,7 @@ def test_leaks() -> None:
         device.close()
     with pytest.raises(DeviceError, match="closed"):
         device.fill(0, 4)
+    device.close()
 
 
 def test_a_failed_launch_does_not_hurt_the_next(bench: Bench) -> None:
@@ -424,9 +426,16 @@ def test_each_variant_is_compiled_once_by_any_number_of_processes(
     assert len(log.read_text().splitlines()) == n_compiled + 1
 
 
+def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SPARSESNN_CACHE", str(tmp_path / "file"))
+    EmulatedDevice().compile(write(tmp_path / "a.cu", "a.x[0] = 1.0f;"), {}, ["k"])
+    assert len(list(emulated._temporary().iterdir())) == 2
+
+
 def test_a_missing_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CXX", str(tmp_path / "none"))
-    with pytest.raises(DeviceError, match="no C\\+\\+ compiler .*none: not found.*CXX"):
+    with pytest.raises(DeviceError, match="no C\\+\\+ compiler .*not found: .*none.*CXX"):
         EmulatedDevice()
 
 

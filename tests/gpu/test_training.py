@@ -97,7 +97,7 @@ def test_batches_of_other_sizes() -> None:
     """Each shape has its buffers; the weights are the same."""
     of = plain()
     engines = [run(of, kind, 1)[0] for kind in (CpuEngine, GpuEngine)]
-    for n_samples, n_steps in ((4, 7), (9, 7), (2, 5), (1, 1), (17, 7), (9, 7)):
+    for n_samples, n_steps in ((4, 7), (2, 3), (130, 2), (1, 1), (4, 7)):
         batch = replace(of, n_samples=n_samples, n_steps=n_steps).batch()
         steps = [engine.step(batch, 1e-3) for engine in engines]
         assert steps[0].loss == steps[1].loss

@@ -19,9 +19,13 @@ from sparsesnn.loss import CrossEntropy
 LONGEST = 24
 
 
-def make(task: Task, grad_threshold: float, backend: str = "cpu", axonal: str = "") -> Callable[[], float]:
+def make(
+    task: Task, grad_threshold: float, backend: str = "cpu", axonal: str = "", reset: str = "subtract"
+) -> Callable[[], float]:
     set_threads(backend, torch.get_num_threads())
-    described = network(task, grad_threshold) if task.maps is None else cameras.network(task.maps.net, grad_threshold)
+    described = (
+        network(task, grad_threshold, reset) if task.maps is None else cameras.network(task.maps.net, grad_threshold)
+    )
     if axonal:
         described = described.with_axonal_delays(LONGEST, learn=axonal == "trained")
     with torch.device("cpu"):
@@ -53,13 +57,14 @@ def own_adam(parameters: list[Tensor]) -> torch.optim.Optimizer:
     return Adam(parameters, lr=LEARNING_RATE)
 
 
-def network(task: Task, grad_threshold: float = 0.9) -> ss.Network:
+def network(task: Task, grad_threshold: float = 0.9, reset: str = "subtract") -> ss.Network:
     """The task's network as a description."""
     hidden = [
         ss.LIF(
             weight.shape[-1],
             beta=BETA,
             threshold=THRESHOLD,
+            reset=reset,
             grad_threshold=grad_threshold,
             surrogate=ss.fast_sigmoid(slope=SLOPE),
             recurrent=recurrent is not None,

@@ -51,7 +51,7 @@ class DeviceMemory {
     return begin;
   }
 
-  // Its addresses stay taken, so that whoever uses them is found.
+  // The addresses are not used again, so that accesses to them are found.
   void free(Array& array) {
     munmap(array.cells, array.n_bytes() * sizeof(Cell) + 1);
     madvise(data(array), gap() + array.n_bytes() + 1, MADV_DONTNEED);

@@ -1,9 +1,9 @@
-// The machine of emulated.h, and what Python calls (sparsesnn/engines/gpu/emulated.py).
+// The machine of machine.h, and the functions that Python calls (sparsesnn/engines/gpu/emulated.py).
 #include "host/src/gpu/machine.h"
 
 namespace sparsesnn::emulated {
 
-Blocks* Blocks::running_ = nullptr;
+EmulatedGpu* EmulatedGpu::running_ = nullptr;
 
 namespace {
 
@@ -19,7 +19,7 @@ std::string line_of(Site site) {
 
 // ---- running -------------------------------------------------------------------------------------------------------
 
-std::string Blocks::run(const Launch& launch) {
+std::string EmulatedGpu::run(const Launch& launch) {
   launch_ = &launch;
   running_ = this;
   error_.clear();
@@ -43,7 +43,7 @@ std::string Blocks::run(const Launch& launch) {
   return error_;
 }
 
-void Blocks::begin_block(int number) {
+void EmulatedGpu::begin_block(int number) {
   block = number;
   block_time_ = ++clock_;
   block_times_.emplace_back(clock_, number);
@@ -52,29 +52,29 @@ void Blocks::begin_block(int number) {
   begin_phase();
 }
 
-void Blocks::begin_phase() {
+void EmulatedGpu::begin_phase() {
   phase_time_ = ++clock_;
   std::shuffle(warps_.begin(), warps_.end(), random_);
   turn_ = 0;
   begin_warp();
 }
 
-// The warp whose turn it is runs on, from a lane drawn by chance.
-void Blocks::begin_warp() {
+// Starts the warp whose turn it is, at a random lane.
+void EmulatedGpu::begin_warp() {
   ++clock_;
   first_lane_ = static_cast<int>(random_() % lanes);
   n_lanes_ = 1;
   thread = warps_[turn_] * lanes + first_lane_;
 }
 
-void Blocks::begin() {
-  Blocks& machine = *running_;
+void EmulatedGpu::begin() {
+  EmulatedGpu& machine = *running_;
   machine.launch_->entry->run(&machine, machine.launch_->arguments);
   machine.wait({Call::ended, {"", 0}});
 }
 
-// Hands over to the next thread, and returns when all that the reason asks for have come.
-void Blocks::wait(Wait reason) {
+// Switches to the next thread. Returns once all threads that take part in the call have made it.
+void EmulatedGpu::wait(Wait reason) {
   Thread& from = threads_[thread];
   from.wait = reason;
   const int next = next_thread();
@@ -84,8 +84,8 @@ void Blocks::wait(Wait reason) {
     from.fiber.switch_to(threads_[next].fiber);
 }
 
-// The thread that runs next, or -1: the block has ended.
-int Blocks::next_thread() {
+// The next thread to run, or -1 if the block has ended.
+int EmulatedGpu::next_thread() {
   if (n_lanes_ < lanes) return thread = warps_[turn_] * lanes + (first_lane_ + n_lanes_++) % lanes;
   const int first = warps_[turn_] * lanes;
   for (int l = 1; l < lanes; ++l)
@@ -107,7 +107,7 @@ int Blocks::next_thread() {
   return thread;
 }
 
-void Blocks::refuse_divergence(int one, int other) {
+void EmulatedGpu::refuse_divergence(int one, int other) {
   const Wait &a = threads_[one].wait, &b = threads_[other].wait;
   const auto text = [](const Wait& wait) {
     const char* const names[] = {"", "barrier", "warp_barrier", "ballot", "shuffle"};
@@ -121,8 +121,8 @@ void Blocks::refuse_divergence(int one, int other) {
                                        std::to_string(other) + " " + text(b));
 }
 
-// Each lane's value, kept until all lanes have read it: the next common call comes after that.
-void Blocks::hand_over(const Thread* warp) {
+// Copies the values of all lanes. No lane makes its next call before all have read them.
+void EmulatedGpu::hand_over(const Thread* warp) {
   ballot_ = 0;
   for (int l = 0; l < lanes; ++l) {
     handed_over_[l] = warp[l].value;
@@ -130,13 +130,13 @@ void Blocks::hand_over(const Thread* warp) {
   }
 }
 
-uint32 Blocks::ballot(bool condition, Site site) {
+uint32 EmulatedGpu::ballot(bool condition, Site site) {
   threads_[thread].value = condition;
   wait({Call::ballot, site});
   return ballot_;
 }
 
-uint64 Blocks::of_lane(uint64 value, int lane, Site site) {
+uint64 EmulatedGpu::of_lane(uint64 value, int lane, Site site) {
   if (lane < 0 || lane >= lanes) fail(site, "shuffles with lane " + std::to_string(lane) + "; a warp has 32");
   threads_[thread].value = value;
   wait({Call::shuffle, site});
@@ -145,12 +145,12 @@ uint64 Blocks::of_lane(uint64 value, int lane, Site site) {
 
 // ---- accesses ------------------------------------------------------------------------------------------------------
 
-void* Blocks::reach(const Range& range, Access how, Site site) {
+void* EmulatedGpu::reach(const Range& range, Access how, Site site) {
   const Array* array = nullptr;
   uint64 begin = 0, end = shared_.size();
   if (!range.is_shared) {
     array = memory.find(range.address);
-    if (!array) fail(site, how, range, array, "that is no memory of the device");
+    if (!array) fail(site, how, range, array, "not an address of the device's memory");
     if (array->is_free) fail(site, how, range, array, "which has been freed");
     begin = array->begin, end = array->end;
   }
@@ -174,33 +174,35 @@ void* Blocks::reach(const Range& range, Access how, Site site) {
   return range.is_shared ? static_cast<void*>(shared_.data() + first) : reinterpret_cast<void*>(begin + first);
 }
 
-void Blocks::check(Cell* cell, Access how, Site site, const Now& now, const Range& range, const Array* array) {
+void EmulatedGpu::check(Cell* cell, Access how, Site site, const Now& now, const Range& range, const Array* array) {
   const bool is_unwritten = range.is_shared ? cell->writer.time() < now.block : !cell->writer.bits;
   if (how != Access::write && is_unwritten) fail(site, how, range, array, "which nothing has written so far");
-  const auto refuse = [&](const char* did, Record record, Scope scope) {
-    std::string who = "thread " + std::to_string(record.thread());
-    const char* remedy = " without a barrier in between";
-    if (scope == Scope::lanes) remedy = " without a barrier or warp_barrier in between";
-    if (scope == Scope::blocks) {
-      const auto after = std::upper_bound(block_times_.begin(), block_times_.end(), std::pair(record.time(), 1 << 30));
-      who = std::prev(after)->second == block ? "another block" : "block " + std::to_string(std::prev(after)->second);
-      remedy = " in the same launch";
-    }
-    fail(site, how, range, array, "a race: " + who + " " + did + " it" + remedy);
-  };
   const bool both_atomic = how == Access::atomic && cell->writer.is_atomic();
   if (const Scope scope = now.conflict(cell->writer); scope != Scope::thread && !both_atomic)
-    refuse("wrote", cell->writer, scope);
+    fail(site, how, range, array, race("wrote", cell->writer, scope));
   if (how == Access::read) {
     cell->reader = now.joined(cell->reader, false);
     return;
   }
-  if (const Scope scope = now.conflict(cell->reader); scope != Scope::thread) refuse("read", cell->reader, scope);
+  if (const Scope scope = now.conflict(cell->reader); scope != Scope::thread)
+    fail(site, how, range, array, race("read", cell->reader, scope));
   cell->writer = both_atomic ? now.joined(cell->writer, true)
                              : Record::of(now.interval, thread, Scope::thread, how == Access::atomic);
 }
 
-uint64 Blocks::moved(const Range& range, Site site) {
+std::string EmulatedGpu::race(const char* did, Record record, Scope scope) const {
+  std::string other = "thread " + std::to_string(record.thread()), remedy = " without a barrier in between";
+  if (scope == Scope::lanes) remedy = " without a barrier or warp_barrier in between";
+  if (scope == Scope::blocks) {
+    const auto after = std::upper_bound(block_times_.begin(), block_times_.end(), std::pair(record.time(), 1 << 30));
+    const int last = std::prev(after)->second;
+    other = last == block ? "another block" : "block " + std::to_string(last);
+    remedy = " in the same launch";
+  }
+  return "a race: " + other + " " + did + " it" + remedy;
+}
+
+uint64 EmulatedGpu::moved(const Range& range, Site site) {
   const uint64 to = range.address + range.k * range.size;
   if (range.is_shared) return to;
   const Array* array = memory.find(range.address);
@@ -210,7 +212,7 @@ uint64 Blocks::moved(const Range& range, Site site) {
   return to;
 }
 
-void Blocks::fail(Site site, Access how, const Range& range, const Array* array, const std::string& why) {
+void EmulatedGpu::fail(Site site, Access how, const Range& range, const Array* array, const std::string& why) {
   const int64 offset = int64(range.address - (array ? array->begin : 0)), element = offset / range.size + range.k;
   std::string place = name_of(how) + " element " + std::to_string(element);
   if (range.n > 1) place += " to " + std::to_string(element + range.n - 1);
@@ -225,8 +227,8 @@ void Blocks::fail(Site site, Access how, const Range& range, const Array* array,
   fail(site, place + why);
 }
 
-// Does not come back: nothing that the kernel holds needs to be destroyed.
-void Blocks::fail(Site site, const std::string& text) {
+// Never returns: the launch ends here. Nothing in a kernel needs a destructor.
+void EmulatedGpu::fail(Site site, const std::string& text) {
   error_ = "block " + std::to_string(block) + ", thread " + std::to_string(thread);
   if (site.line) error_ += ", " + line_of(site);
   error_ += ": " + text;
@@ -237,7 +239,7 @@ void Blocks::fail(Site site, const std::string& text) {
 
 // ---- the host ------------------------------------------------------------------------------------------------------
 
-void Blocks::written(Array& array, uint64_t address, uint64_t n_bytes, const Array* source, uint64_t from) {
+void EmulatedGpu::written(Array& array, uint64_t address, uint64_t n_bytes, const Array* source, uint64_t from) {
   const Record record = Record::of(++clock_, 0, Scope::thread, false);
   Cell* to = array.cells_at(address);
   for (uint64_t k = 0; k < n_bytes; ++k)
@@ -246,7 +248,8 @@ void Blocks::written(Array& array, uint64_t address, uint64_t n_bytes, const Arr
 
 }  // namespace sparsesnn::emulated
 
-// ---- called from Python; a text says what is wrong, and is valid until the next call -------------------------------
+// ---- called from Python: null, or an error message that is valid until the next call
+// ----------------------------------
 
 using namespace sparsesnn::emulated;
 
@@ -259,11 +262,11 @@ const char* answer(const std::string& text) {
   return message.empty() ? nullptr : message.c_str();
 }
 
-// The array that holds n_bytes from an address on; else says why not.
-Array* array_at(Blocks* machine, uint64_t address, uint64_t n_bytes) {
+// The array that holds n_bytes from an address on; or null, with the reason in `message`.
+Array* array_at(EmulatedGpu* machine, uint64_t address, uint64_t n_bytes) {
   Array* array = machine->memory.find(address);
   if (!array)
-    message = "address " + std::to_string(address) + " is no memory of the device";
+    message = "address " + std::to_string(address) + " is not in the device's memory";
   else if (array->is_free)
     message = "'" + array->what + "' has been freed";
   else if (n_bytes > array->end - address)
@@ -280,14 +283,14 @@ Array* array_at(Blocks* machine, uint64_t address, uint64_t n_bytes) {
 #pragma GCC visibility push(default)
 extern "C" {
 
-Blocks* emulated_create(uint64_t seed) { return new Blocks(seed); }
-void emulated_destroy(Blocks* machine) { delete machine; }
+EmulatedGpu* emulated_create(uint64_t seed) { return new EmulatedGpu(seed); }
+void emulated_destroy(EmulatedGpu* machine) { delete machine; }
 
-uint64_t emulated_allocate(Blocks* machine, uint64_t n_bytes, const char* what) {
+uint64_t emulated_allocate(EmulatedGpu* machine, uint64_t n_bytes, const char* what) {
   return machine->memory.allocate(n_bytes, what);
 }
 
-const char* emulated_free(Blocks* machine, uint64_t address) {
+const char* emulated_free(EmulatedGpu* machine, uint64_t address) {
   Array* array = array_at(machine, address, 0);
   if (!array) return message.c_str();
   if (address != array->begin) return answer("the address lies within '" + array->what + "', not at its begin");
@@ -295,7 +298,7 @@ const char* emulated_free(Blocks* machine, uint64_t address) {
   return nullptr;
 }
 
-const char* emulated_upload(Blocks* machine, uint64_t address, const void* data, uint64_t n_bytes) {
+const char* emulated_upload(EmulatedGpu* machine, uint64_t address, const void* data, uint64_t n_bytes) {
   Array* array = array_at(machine, address, n_bytes);
   if (!array) return message.c_str();
   std::memcpy(reinterpret_cast<void*>(address), data, n_bytes);
@@ -303,13 +306,13 @@ const char* emulated_upload(Blocks* machine, uint64_t address, const void* data,
   return nullptr;
 }
 
-const char* emulated_download(Blocks* machine, uint64_t address, void* data, uint64_t n_bytes) {
+const char* emulated_download(EmulatedGpu* machine, uint64_t address, void* data, uint64_t n_bytes) {
   if (!array_at(machine, address, n_bytes)) return message.c_str();
   std::memcpy(data, reinterpret_cast<const void*>(address), n_bytes);
   return nullptr;
 }
 
-const char* emulated_fill(Blocks* machine, uint64_t address, uint64_t n_bytes) {
+const char* emulated_fill(EmulatedGpu* machine, uint64_t address, uint64_t n_bytes) {
   Array* array = array_at(machine, address, n_bytes);
   if (!array) return message.c_str();
   std::memset(reinterpret_cast<void*>(address), 0, n_bytes);
@@ -317,7 +320,7 @@ const char* emulated_fill(Blocks* machine, uint64_t address, uint64_t n_bytes) {
   return nullptr;
 }
 
-const char* emulated_copy(Blocks* machine, uint64_t to, uint64_t from, uint64_t n_bytes) {
+const char* emulated_copy(EmulatedGpu* machine, uint64_t to, uint64_t from, uint64_t n_bytes) {
   Array *target = array_at(machine, to, n_bytes), *source = target ? array_at(machine, from, n_bytes) : nullptr;
   if (!source) return message.c_str();
   if (to < from + n_bytes && from < to + n_bytes && n_bytes) return answer("the ranges overlap");
@@ -326,7 +329,7 @@ const char* emulated_copy(Blocks* machine, uint64_t to, uint64_t from, uint64_t 
   return nullptr;
 }
 
-const char* emulated_launch(Blocks* machine, const Entry* entry, int grid, int block, int shared_bytes,
+const char* emulated_launch(EmulatedGpu* machine, const Entry* entry, int grid, int block, int shared_bytes,
                             const void* arguments, int arguments_bytes) {
   if (arguments_bytes != entry->arguments_bytes)
     return answer("the struct of arguments has " + std::to_string(arguments_bytes) + " bytes, the kernel's has " +

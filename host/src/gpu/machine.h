@@ -1,6 +1,5 @@
-// The machine that runs kernels: blocks one after another, the warps of a block in turns from barrier to barrier, the
-// lanes of a warp in turns from one common call to the next. Seeded, so that orders differ from launch to launch and a
-// run can be repeated.
+// The machine that runs kernels. Blocks run one after another; the warps of a block take turns from barrier to barrier,
+// the lanes of a warp from one ballot, shuffle or barrier to the next. These orders are random, from a seed.
 #pragma once
 
 #include <algorithm>
@@ -23,16 +22,16 @@ struct Launch {
   const void* arguments;
 };
 
-class Blocks final : public Machine {
+class EmulatedGpu final : public Machine {
  public:
-  explicit Blocks(uint64_t seed) : random_(seed), stacks_(max_block), threads_(max_block) {}
+  explicit EmulatedGpu(uint64_t seed) : random_(seed), stacks_(max_block), threads_(max_block) {}
 
   DeviceMemory memory;
 
-  // Runs a kernel; a message if it failed.
+  // Runs a kernel. Returns an error message, or nothing.
   std::string run(const Launch& launch);
 
-  // The host writes, or copies from `source`, whose bytes may be undefined.
+  // Marks bytes as written by the host; those that were copied from undefined bytes of `source` stay undefined.
   void written(Array& array, uint64_t address, uint64_t n_bytes, const Array* source = nullptr, uint64_t from = 0);
 
   void* reach(const Range& range, Access how, Site site) override;
@@ -44,7 +43,7 @@ class Blocks final : public Machine {
 
  private:
   enum class Call { ended, barrier, warp_barrier, ballot, shuffle };
-  // What a thread waits for.
+  // The call that a thread waits in.
   struct Wait {
     Call call;
     Site site;
@@ -69,10 +68,11 @@ class Blocks final : public Machine {
   void hand_over(const Thread* warp);
   [[noreturn]] void refuse_divergence(int one, int other);
   void check(Cell* cell, Access how, Site site, const Now& now, const Range& range, const Array* array);
+  std::string race(const char* did, Record record, Scope scope) const;
   [[noreturn]] void fail(Site site, const std::string& text);
   [[noreturn]] void fail(Site site, Access how, const Range& range, const Array* array, const std::string& why);
 
-  static Blocks* running_;
+  static EmulatedGpu* running_;
 
   std::mt19937_64 random_;
   Stacks stacks_;
@@ -88,7 +88,7 @@ class Blocks final : public Machine {
   std::vector<int> warps_;  // in the order of the phase
   size_t turn_ = 0;         // the place of the warp that runs
   int first_lane_ = 0, n_lanes_ = 0;
-  uint64 handed_over_[lanes];  // by the lanes at their last ballot or shuffle
+  uint64 handed_over_[lanes];  // the values of the lanes at their last ballot or shuffle
   uint32 ballot_ = 0;
 
   std::vector<char> shared_;

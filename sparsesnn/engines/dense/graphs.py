@@ -19,7 +19,7 @@ from torch import Tensor
 #: reads the first tensors and writes the second; None for tensors that the caller does not have
 Work = Callable[[Sequence[Tensor | None], Sequence[Tensor | None]], None]
 
-#: more than 0 while `apart` runs: its work is recorded as a whole later, so that its loops need no graphs of their own
+#: more than 0 while `apart` runs: its work is recorded as a whole later, so its loops need no separate graphs
 _apart = 0
 
 #: most recorded loops to keep; the least recently used is dropped. Each holds the memory of one call's tensors
@@ -81,7 +81,7 @@ def record(work: Callable[[], None]) -> Callable[[], None]:
 
 
 def apart(work: Callable[[], None], stream: torch.cuda.Stream) -> None:
-    """Runs `work` on a stream of its own: kernels are compiled, and libraries set up, which must not be part of a graph."""
+    """Runs `work` on a separate stream: kernels are compiled, and libraries set up, which must not be part of a graph."""
     global _apart
     caller = torch.cuda.current_stream(stream.device)
     stream.wait_stream(caller)
@@ -99,7 +99,7 @@ def capture(work: Callable[[], None], stream: torch.cuda.Stream, pool: Any = Non
 
     Args:
         stream: the one on which `apart` ran it.
-        pool: of memory, from `torch.cuda.graph_pool_handle`, which graphs share that never run at the same time; None: one of its own.
+        pool: of memory, from `torch.cuda.graph_pool_handle`, which graphs share that never run at the same time; None: a new one.
     """
     graph = torch.cuda.CUDAGraph()
     # other threads may copy batches meanwhile

@@ -67,7 +67,7 @@ class StepGraphs:
         if graph is None or graph.room < n_spikes or graph.addresses != addresses:
             # batches of a shape differ in their number of spikes: half as many more fit
             room = max(1024, n_spikes + n_spikes // 2)
-            graph = StepGraph(self, batch, room, addresses, is_compiled=graph is not None)
+            graph = StepGraph(self, batch, room, addresses, is_compiled=graph is not None and graph.is_compiled)
             self.found[key] = graph
         self.found.move_to_end(key)
         while len(self.found) > LIMIT:
@@ -120,8 +120,8 @@ class StepGraph:
         is_compiled: whether such a step has run before.
 
     Attributes:
-        sent: what a batch brings: places of its spikes, labels, their number, and learning rates.
-        found: what comes back: loss and norm of the gradients before clipping, decoded values, spikes of each population.
+        sent: places of the batch's spikes, labels, their number, and learning rates.
+        found: the results: loss and norm of the gradients before clipping, decoded values, spikes of each population.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class StepGraph:
         )
         with engine._precision():
             dtype = spike_dtype_of(weights_like(engine.model))
-        # the last place takes what is no spike
+        # unused entries of `sent["places"]` name the last place
         self.spikes = torch.zeros(self.n_places + 1, dtype=dtype, device=device)
         self.parameters = [p for group in groups for p in group["params"]]
         self.gradients: list[Tensor | None] = []

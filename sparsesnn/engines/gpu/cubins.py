@@ -1,4 +1,6 @@
-"""Machine code of kernels in the user's cache folder, so that the compiler runs once per source, options and versions.
+"""Machine code of kernels in the user's cache folder, so that the compiler runs once per source, options and version of the compiler.
+
+Machine code does not depend on the driver, unlike PTX: a newer driver runs it too, and a computer without a GPU can make it beforehand.
 
 A file is written whole or not at all, under a name that two processes do not share until it is complete. Its head is a
 hash of the rest, so a damaged file is noticed, and compiled again.
@@ -34,18 +36,18 @@ def folder() -> Path:
         raise OSError(f"{error} (HOME is not set)") from error
 
 
-def key(sources: Mapping[str, bytes], options: Iterable[str], versions: Iterable[object]) -> str:
+def key(sources: Mapping[str, bytes], options: Iterable[str], compiler: Iterable[int]) -> str:
     """The name of a file: everything on which machine code depends.
 
     Args:
         sources: the texts of all files that are compiled, by name.
         options: of the compiler, with architecture and macros.
-        versions: of compiler and driver.
+        compiler: its version.
     """
     total = hashlib.sha256()
     for part in (*(piece for name in sorted(sources) for piece in (name.encode(), sources[name])), b"options"):
         total.update(len(part).to_bytes(8, "little") + part)
-    for text in (*options, "versions", *versions):
+    for text in (*options, "compiler", *compiler):
         part = str(text).encode()
         total.update(len(part).to_bytes(8, "little") + part)
     return total.hexdigest()

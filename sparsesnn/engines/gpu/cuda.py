@@ -124,7 +124,7 @@ class CudaDevice(Device):
     def compile(self, source: str, defines: Mapping[str, str], kernels: Sequence[str]) -> Mapping[str, Kernel]:
         assert self._recording is None, "compile within record"
         flags = options(self._architecture, defines)
-        key = cubins.key(source_files(source), flags, (self._compiler, self._supports))
+        key = cubins.key(source_files(source), flags, self._compiler)
         with self._use():
             module = self._modules.get(key) or self._load(key, source, defines)
             self._modules[key] = module

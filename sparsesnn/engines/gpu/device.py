@@ -55,7 +55,7 @@ class Device(ABC):
         """Memory, aligned to 256 bytes, not initialized; 0 bytes give an address too.
 
         Args:
-            what: what it holds, for the message.
+            what: its content, for the message.
 
         Errors: `DeviceMemoryError` with the bytes that were asked for and those that are free.
         """

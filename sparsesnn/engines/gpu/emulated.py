@@ -1,7 +1,8 @@
-"""A CPU that stands in for a GPU in tests: it runs the kernels of codelets/gpu, and refuses what breaks a rule of the machine."""
+"""A CPU that stands in for a GPU in tests: it runs the kernels of codelets/gpu and checks that they keep the rules of a GPU."""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,13 +34,13 @@ _lock = threading.Lock()
 class EmulatedDevice(Device):
     """Runs kernels on this CPU, thread by thread, with checks.
 
-    A launch fails at the first access out of bounds or misaligned, read of memory that nothing has written, use of memory that has
-    been freed, race, or divergent barrier, ballot or shuffle; the message names kernel, population, block, thread, line and element.
-    `close` fails if memory has not been freed. `download_later` hands its numbers over at `synchronize`, and an array must not
-    change between `upload` and then. Orders of blocks, warps and lanes are drawn by chance.
+    A launch fails at the first access that is out of bounds, misaligned, a race, a read of memory that nothing has written, or a use
+    of memory that has been freed, and at divergent barriers, ballots and shuffles. The message names the kernel, the population,
+    block, thread, line and element. `close` fails if memory has not been freed. `download_later` copies its numbers at
+    `synchronize`; an array must not change between `upload` and `synchronize`. Blocks, warps and lanes run in random order.
 
     Args:
-        seed: of these orders.
+        seed: for these orders.
         total_bytes: the device's memory.
         sources: the folder that holds `codelets` and `host/src/gpu`; None: the package.
 
@@ -56,6 +58,7 @@ class EmulatedDevice(Device):
         self._sources, self._total = sources, total_bytes
         self._library = _load(sources, sources / "host/src/gpu/emulated.cpp", ("-O2",))
         self._machine = self._library.emulated_create(seed)
+        self._destroy = weakref.finalize(self, self._library.emulated_destroy, self._machine)
         self._arrays: dict[int, tuple[int, str]] = {}
         self._recorded: list[Callable[[], None]] | None = None
         self._uploaded: list[tuple[npt.NDArray[Any], bytes]] = []
@@ -73,7 +76,7 @@ class EmulatedDevice(Device):
     def allocate(self, n_bytes: int, what: str) -> int:
         self._not_recorded("allocate")
         free = self.memory()[0]
-        address = 0 if n_bytes > free else int(self._library.emulated_allocate(self._machine, n_bytes, what.encode()))
+        address = 0 if n_bytes > free else int(self._library.emulated_allocate(self._live(), n_bytes, what.encode()))
         if not address:
             raise DeviceMemoryError(
                 f"{what}: needs {n_bytes:,} bytes but the {self.name} has {free:,} left of {self._total:,}; use a smaller batch",
@@ -128,15 +131,15 @@ class EmulatedDevice(Device):
     def launch(
         self, kernel: Kernel, grid: int, block: int, shared_bytes: int, arguments: ctypes.Structure, what: str
     ) -> None:
-        frozen = bytes(arguments)
+        copied = bytes(arguments)
         if not 0 <= shared_bytes <= self.shared_bytes:
             message = f"{shared_bytes:,} bytes of shared memory in a block; up to {self.shared_bytes:,} are allowed"
             raise _failed(kernel.name, what, message)
-        self._do(lambda: self._run(kernel, grid, block, shared_bytes, frozen, what))
+        self._do(lambda: self._run(kernel, grid, block, shared_bytes, copied, what))
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         self._not_recorded("record")
-        recorded: list[Any] = []
+        recorded: list[Callable[[], None]] = []
         self._recorded = recorded
         try:
             work()
@@ -166,13 +169,11 @@ class EmulatedDevice(Device):
         return self._total - sum(n_bytes for n_bytes, _ in self._arrays.values()), self._total
 
     def close(self) -> None:
-        left, self._arrays = self._arrays, {}
-        if self._machine:
-            self._library.emulated_destroy(self._machine)
-        self._machine = None
-        if left:
-            names = ", ".join(f"'{what}' ({n_bytes:,} bytes)" for n_bytes, what in left.values())
-            raise DeviceError(f"{self.name}: closed with {len(left)} arrays that have not been freed: {names}")
+        leaked, self._arrays = self._arrays, {}
+        self._destroy()
+        if leaked:
+            names = ", ".join(f"'{what}' ({n_bytes:,} bytes)" for n_bytes, what in leaked.values())
+            raise DeviceError(f"{self.name}: closed with {len(leaked)} arrays that have not been freed: {names}")
 
     def _do(self, work: Callable[[], None]) -> None:
         if self._recorded is None:
@@ -198,7 +199,7 @@ class EmulatedDevice(Device):
             raise _failed(kernel.name, what, message.decode())
 
     def _live(self) -> Any:
-        if not self._machine:
+        if not self._destroy.alive:
             raise DeviceError(f"{self.name}: used after it was closed")
         return self._machine
 
@@ -243,9 +244,9 @@ def _load(sources: Path, path: Path, flags: Sequence[str]) -> ctypes.CDLL:
     """The shared library of one source, compiled or from the cache."""
     compiler = _compiler()
     command = [*compiler, *FLAGS, *flags, f"-I{sources}", "-x", "c++", str(path)]
-    version = _version(compiler)
-    key = hashlib.sha256("\0".join([*compiler, *FLAGS, *flags, version]).encode())
-    for file in [path, *sorted((sources / "codelets").rglob("*.h")), *sorted((sources / "host/src/gpu").glob("*.h"))]:
+    folders = ("host/src/gpu",) if path.suffix == ".cpp" else ("host/src/gpu", "codelets", "codelets/gpu")
+    key = hashlib.sha256("\0".join([*compiler, *FLAGS, *flags, _version(tuple(compiler))]).encode())
+    for file in [path, *(header for folder in folders for header in sorted((sources / folder).glob("*.h")))]:
         key.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     library = _cache() / f"{path.stem}-{key.hexdigest()[:24]}.so"
     if not library.exists():
@@ -260,51 +261,43 @@ def _load(sources: Path, path: Path, flags: Sequence[str]) -> ctypes.CDLL:
 
 def _compile(command: list[str], path: Path, library: Path) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent, prefix="compiling-") as folder:
-        made = Path(folder, library.name)
-        ended = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, check=False)
-        if ended.returncode:
-            raise DeviceError(f"{path.name}: {command[0]} cannot compile it:\n{ended.stderr.strip()}")
-        made.replace(library)  # whole or not at all, whichever process is the first
+        compiled = Path(folder, library.name)
+        result = subprocess.run([*command, "-o", str(compiled)], capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise DeviceError(f"{path.name}: {command[0]} cannot compile it:\n{result.stderr.strip()}")
+        compiled.replace(library)  # whole or not at all, whichever process is the first
 
 
 def _compiler() -> list[str]:
-    named = shlex.split(os.environ.get("CXX", ""))
-    found = named or [name for name in ("c++", "g++", "clang++") if shutil.which(name)][:1]
-    if not found or not shutil.which(found[0]):
+    names = ("c++", "g++", "clang++")
+    command = shlex.split(os.environ.get("CXX", "")) or [name for name in names if shutil.which(name)][:1]
+    if not command or not shutil.which(command[0]):
         raise DeviceError(
-            f"SPARSESNN_GPU=emulated: no C++ compiler ({found[0] if found else 'c++, g++, clang++'}: not found); "
+            f"SPARSESNN_GPU=emulated: no C++ compiler (not found: {command[0] if command else ', '.join(names)}); "
             "install one, or name it in CXX"
         )
-    return found
+    return command
 
 
 @functools.cache
-def _version_of(compiler: tuple[str, ...]) -> str:
+def _version(compiler: tuple[str, ...]) -> str:
     return subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True).stdout
 
 
-def _version(compiler: list[str]) -> str:
-    return _version_of(tuple(compiler))
-
-
 def _cache() -> Path:
-    """The folder of compiled kernels: of this user, or of this process if that cannot be written."""
-    named = os.environ.get("SPARSESNN_CACHE")
-    folder = (Path(named) if named else Path("~/.cache/sparsesnn")).expanduser() / "emulated"
+    """The user's folder of compiled kernels; one of this process if that is not writable."""
     try:
+        folder = Path(os.environ.get("SPARSESNN_CACHE") or "~/.cache/sparsesnn").expanduser() / "emulated"
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return folder
-    except OSError:
+    except (OSError, RuntimeError):  # no such user, or no home
         pass
-    return _own_folder()
+    return _temporary()
 
 
 @functools.cache
-def _own_folder() -> Path:
-    folder = tempfile.TemporaryDirectory(prefix="sparsesnn-emulated-")
-    _kept.append(folder)
-    return Path(folder.name)
-
-
-_kept: list[tempfile.TemporaryDirectory[str]] = []
+def _temporary() -> Path:
+    folder = tempfile.mkdtemp(prefix="sparsesnn-emulated-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)

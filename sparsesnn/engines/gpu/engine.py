@@ -37,7 +37,7 @@ from sparsesnn.spikes import SpikeBatch
 class GpuOptions:
     """The engine's options."""
 
-    device: str = option("auto", DEVICE_HELP, flag="device", metavar="NAME")
+    device: str = option("cpu", DEVICE_HELP, flag="device", metavar="NAME")
 
 
 class GpuEngine(TorchEngine):

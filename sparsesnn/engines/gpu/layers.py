@@ -1,4 +1,4 @@
-"""A network's layers as kernels see them, and what the engine does not run."""
+"""A network's layers as kernels see them, and the limits of the engine."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class GpuLayer:
         return bool(self.learnt) or (bias is not None and bias.requires_grad)
 
     def macros(self, traces: int) -> dict[str, str]:
-        """What a kernel of this layer's neurons is compiled for."""
+        """The macros with which kernels of this layer's neurons are compiled."""
         return {
             "SHAPE": _TYPES[self.shape.name],
             "COLUMNS": str(self.columns),

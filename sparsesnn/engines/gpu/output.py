@@ -75,7 +75,7 @@ def output_of(passes: Passes, output: str, *, learns: bool) -> Output:
 
 
 def gradients_of(output: Output) -> dict[str, tuple[npt.NDArray[np.float32], Any]]:
-    """What the loss's backward pass left in an output, for `Passes.backward`."""
+    """The gradients that the loss's backward pass left in an output, for `Passes.backward`."""
     found: dict[str, tuple[npt.NDArray[np.float32], Any]] = {}
     if output.potentials is not None and output.potentials.grad is not None:
         found[output.output] = output.potentials.grad.contiguous().numpy(), None

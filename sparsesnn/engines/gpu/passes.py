@@ -30,6 +30,9 @@ class Passes:
         device, layers, weights: of the network.
         source: the network's input.
         shape: of the batches.
+
+    Attributes:
+        losses: those that the device computes after these passes, by kind.
     """
 
     def __init__(
@@ -43,8 +46,8 @@ class Passes:
         self._kernels = {name: self._compile(layer) for name, layer in layers.items()}
         self._forward: Callable[[], None] | None = None
         self._backward: Callable[[], None] | None = None
-        self._given: tuple[str, ...] = ()
-        self._once = False
+        self._depends_on: tuple[Any, ...] = ()
+        self.losses: dict[Any, Any] = {}
         self._make_staging()
         if shape.saves:
             self._upload_waves()
@@ -63,6 +66,17 @@ class Passes:
             n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
             self._staging[name] = self.device.pinned(n_bytes).view(dtype).reshape(shape)
         return self._staging[name]
+
+    def address(self, name: str) -> int:
+        """Of a buffer."""
+        return self._at[name]
+
+    def extra(self, name: str, shape: tuple[int, ...], dtype: Any) -> tuple[int, Any]:
+        """A buffer that is not part of every pass: its address, and host memory of the same shape; made by the first call."""
+        staged = self._pinned(name, shape, dtype)
+        if name not in self._at:
+            self._at[name] = self.device.allocate(staged.nbytes, name)
+        return self._at[name], staged
 
     def _make_staging(self) -> None:
         """Host memory that recorded work copies to: made before, because nothing is allocated while work is recorded."""
@@ -233,9 +247,8 @@ class Passes:
 
     # ---- forward ---------------------------------------------------------------------------------------------------
 
-    def forward(self, spikes: SpikeBatch, numbers: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, int]:
-        """Runs all layers. Returns, by population, the entries per sample that its lists need; if there is less room, the pass is not
-        valid.
+    def put(self, spikes: SpikeBatch, numbers: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        """Copies a batch to the device.
 
         Args:
             spikes: the input, checked, with at most `n_input` entries.
@@ -258,13 +271,21 @@ class Passes:
             staged = self._pinned(f"{name}, numbers", array.shape, np.float32)
             staged[...] = array
             self.device.upload(self._at[f"{name}, numbers"], staged)
+
+    def forward(self) -> dict[str, int]:
+        """Runs all layers; see `needs`."""
         if self._forward is None:
-            self._forward = self.device.record(self._launch_forward)
+            self._forward = self.device.record(self.launch_forward)
         self._forward()
         self.device.synchronize()
+        return self.needs()
+
+    def needs(self) -> dict[str, int]:
+        """By population, the entries per sample that its lists need; if there is less room, the pass is not valid."""
         return {name: int(self._staging[f"{name}, needed"].max(initial=0)) for name in self.shape.rooms}
 
-    def _launch_forward(self) -> None:
+    def launch_forward(self) -> None:
+        """Starts the forward pass, and the way of its results to the host."""
         for name, layer in self.layers.items():
             self._launch_step(layer)
             for what in ("needed", "lists") if layer.fires else ("potentials",):
@@ -316,13 +337,20 @@ class Passes:
                 staged[at] = gradient
                 self.device.upload(self._at[f"{name}, gradients of values"], staged)
         given = tuple(d_out)
-        if self.weights.room_for_gradients(self.shape.n_slots) or (given, once) != (self._given, self._once):
-            self._backward, self._given, self._once = None, given, once
-        if self._backward is None:
-            self._backward = self.device.record(lambda: self._launch_backward(given, once))
+        self.weights.room_for_gradients(self.shape.n_slots)
+        depends_on = given, once, self.weights.n_rooms
+        if self._backward is None or self._depends_on != depends_on:
+            self._backward = self.device.record(lambda: self.launch_backward(given, once))
+            self._depends_on = depends_on
         self._backward()
 
-    def _launch_backward(self, given: tuple[str, ...], once: bool) -> None:
+    def launch_backward(self, given: tuple[str, ...], once: bool) -> None:
+        """Starts the backward pass.
+
+        Args:
+            given: the layers whose output has a gradient already.
+            once: the gradient of potentials is the same at all steps.
+        """
         layers = list(self.layers.values())[::-1]
         read = {link.pre for layer in layers for link in layer.sources}
         for layer in layers:

@@ -26,7 +26,7 @@ class Shape:
 
     Args:
         n_steps, n_samples: T, B.
-        n_input: entries of the input's lists that there is room for.
+        n_input: room for entries of the input's lists.
         rooms: by population that fires, entries per sample that its lists have room for.
         saves: whether a backward pass may follow.
         graded: whether the input's spikes have values.

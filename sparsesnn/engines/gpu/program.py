@@ -12,10 +12,12 @@ from torch import Tensor
 
 from sparsesnn.engines.gpu.device import Device
 from sparsesnn.engines.gpu.layers import GpuLayer, check_network, layers_of
+from sparsesnn.engines.gpu.loss import DeviceLoss, key_of
 from sparsesnn.engines.gpu.passes import Passes
 from sparsesnn.engines.gpu.plan import MORE_ROOM, Shape, buffers, first_room
 from sparsesnn.engines.gpu.weights import DeviceWeights
 from sparsesnn.errors import DescriptionError, DeviceMemoryError, ShapeError
+from sparsesnn.loss import CrossEntropy
 from sparsesnn.network import Network
 from sparsesnn.spikes import SpikeBatch
 
@@ -62,26 +64,46 @@ class Program:
         spikes = spikes.expanded() if spikes.repeats else spikes
         return spikes.validate()
 
-    def forward(self, spikes: SpikeBatch, tensors: Mapping[str, Mapping[str, Tensor]], *, saves: bool) -> Passes:
-        """Runs the network on checked lists, with as much room for lists as they need.
+    def forward(
+        self,
+        spikes: SpikeBatch,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        *,
+        saves: bool,
+        loss: CrossEntropy | None = None,
+    ) -> Passes:
+        """Runs the network on checked lists, again if lists need more room.
 
         Args:
             tensors: of each layer, see `GpuLayer.tensors`.
             saves: whether a backward pass may follow.
+            loss: a loss that the device computes (`sparsesnn.engines.gpu.loss.fits`): then the backward pass runs too.
         """
         self.n_passes += 1
         numbers = {name: self._numbers_of(layer, tensors[name]) for name, layer in self.layers.items()}
         while True:
             passes = self._passes_for(spikes, saves)
-            needs = passes.forward(spikes, numbers)
+            passes.put(spikes, numbers)
+            needs = passes.forward() if loss is None else self._loss_of(passes, loss).step(loss)
             rooms = self._better_rooms(passes.shape, needs)
             if not rooms:
                 return passes
             self._rooms.update(rooms)
             self._forget(spikes.n_steps)
 
+    def _loss_of(self, passes: Passes, loss: CrossEntropy) -> DeviceLoss:
+        key = key_of(loss)
+        if key not in passes.losses:
+            passes.losses[key] = DeviceLoss(passes, self.network.output, loss)
+        found: DeviceLoss = passes.losses[key]
+        return found
+
+    def take_loss(self, passes: Passes, loss: CrossEntropy) -> Tensor:
+        """The value of a loss that the last pass has computed, float32[]."""
+        return self._loss_of(passes, loss).take(loss)
+
     def _better_rooms(self, shape: Shape, needs: Mapping[str, int]) -> dict[tuple[int, str], int]:
-        """Rooms for lists that have found too little, or after the first pass more than twice what they need."""
+        """Rooms for lists that had too little, or after the first pass more than twice their need."""
         begins, self._seen = shape.n_steps not in self._seen, self._seen | {shape.n_steps}
         found = {}
         for name, need in needs.items():

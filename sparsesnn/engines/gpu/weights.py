@@ -29,7 +29,7 @@ class Matrix:
         n_pre, n: [M, N].
         width: neurons of a tile.
         learns: whether it has a gradient.
-        at: addresses by what they hold: weight, gradient, exp_avg, exp_avg_sq, average.
+        at: addresses by their content: weight, gradient, exp_avg, exp_avg_sq, average.
         steps: of the optimizer.
     """
 
@@ -59,12 +59,16 @@ class DeviceWeights:
     """The weights of all connections.
 
     A gradient has slots for the sums of leaves (`Wave`), as many as the largest batch needs; the first one is the gradient.
+
+    Attributes:
+        n_rooms: counts the times that gradients moved to other addresses.
     """
 
     def __init__(self, device: Device, layers: Mapping[str, GpuLayer]) -> None:
         self.device = device
         self.matrices: dict[tuple[str, str], Matrix] = {}
         self._n_slots = 0
+        self.n_rooms = 0
         self._kernels = device.compile("update.cu", {}, ["column_squares", "adam", "average"])
         for layer in layers.values():
             for link, learns in zip(layer.links, layer.trained, strict=True):
@@ -133,16 +137,15 @@ class DeviceWeights:
 
     # ---- gradients -------------------------------------------------------------------------------------------------
 
-    def room_for_gradients(self, n_slots: int) -> bool:
-        """Makes room for so many sums of leaves; whether addresses have changed."""
+    def room_for_gradients(self, n_slots: int) -> None:
+        """Makes room for `n_slots` sums of leaves."""
         if n_slots <= self._n_slots:
-            return False
+            return
         for matrix in self.learning:
             if "gradient" in matrix.at:
                 self.device.free(matrix.at["gradient"])
             self._allocate(matrix, "gradient", n_slots)
-        self._n_slots, self._updates = n_slots, {}
-        return True
+        self._n_slots, self._updates, self.n_rooms = n_slots, {}, self.n_rooms + 1
 
     def launch_squares(self) -> None:
         """Starts the sums of squares of all gradients, and their way to the host."""
