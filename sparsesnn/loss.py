@@ -220,6 +220,15 @@ class CrossEntropy(_BatchLoss):
         self._found = v if self.per_step else logits, losses
         return torch.from_numpy(loss), lambda d_loss: np.asarray(_core.cross_entropy_grad(*of, logits, d_loss))
 
+    def check_labels(self, shape: tuple[int, ...]) -> None:
+        """Raises `ShapeError` if the labels do not fit logits of this shape, or name a class that does not exist."""
+        self._check(shape)
+        self._check_range()
+
+    def keep(self, logits: np.ndarray, losses: np.ndarray) -> None:
+        """Keeps what an engine computed: the logits, and the losses [B] of the samples."""
+        self._found = logits, losses
+
     def _check(self, shape: tuple[int, ...]) -> None:
         """Raises `ShapeError` if the labels do not fit logits of this shape."""
         labels = self.labels

@@ -19,6 +19,7 @@ constexpr int n_lanes = 16, group_samples = 8, max_sources = 4, max_loops = 2;
 struct DeviceLists {
   Global<const int32> begin, n_spikes, n_listed;  // [T·B]
   Global<const uint16> ids;
+  Global<const float> values;  // of every entry, if spikes have values; else null: they are 1
 };
 
 // A population that sends to a layer; step t reads list t - delay.

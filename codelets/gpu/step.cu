@@ -63,14 +63,14 @@ KERNEL(step, StepArgs, THREADS) {
           const Source& from = a.sources[s];
           if (t < from.delay) continue;
           const int arrives = list - from.delay * a.n_samples;
-          deliver(current, from.weight, a.n_tiles, tile, lane, from.lists.ids, from.lists.begin[arrives],
-                  from.lists.n_spikes[arrives]);
+          deliver(current, from.weight, a.n_tiles, tile, lane, from.lists.ids, from.lists.values,
+                  from.lists.begin[arrives], from.lists.n_spikes[arrives]);
         }
         for (int l = 0; l < a.n_loops; ++l) {
           if (t < a.loops[l].delay) continue;
           const int arrives = list - a.loops[l].delay * a.n_samples;
-          deliver(current, a.loops[l].weight, a.n_tiles, tile, lane, Global<const uint16>(a.ids), a.begin[arrives],
-                  a.n_spikes[arrives]);
+          deliver(current, a.loops[l].weight, a.n_tiles, tile, lane, Global<const uint16>(a.ids),
+                  Global<const float>(), a.begin[arrives], a.n_spikes[arrives]);
         }
 #pragma unroll
         for (int k = 0; k < COLUMNS; ++k) {

@@ -4,6 +4,8 @@
 //
 // Macros: as for step.cu. Of a readout, TRACES counts its trained parameters.
 //
+// A launch takes a wave of samples, from first_sample on, so that ∂L/∂i stays in L2 until its products are computed.
+//
 // Cost of a sample: 8 bytes from L2 per listed neuron, loop and neuron, and 4 bytes written per neuron and step.
 #include "codelets/gpu/dot.h"
 #include "codelets/neuron.h"
@@ -18,19 +20,18 @@ struct StepGradArgs {
   Global<const float> derivatives;  // [TRACES][entries][neurons], of a readout
   DeviceLists lists;                // the layer's own
   Global<const float> fields;       // [fields][B·room], σ', then x
-  Global<const float> d_values;     // [B·room], ∂L/∂value, without the part through loops
-  Global<float> d_slots;            // [B·room], σ'·∂L/∂value: written
+  Global<float> d_values;           // [B·room], ∂L/∂value without the part through loops; becomes σ'·∂L/∂value
   Global<const float> d_potentials;   // of a readout, [T, B, N], or [B, N] for all steps
   Global<const float> rows;           // of a readout whose parameters learn: see StepArgs
   Global<float> d_parameters;         // likewise, [TRACES][B][neurons]: written
-  Global<float> d_currents;           // [T·B][tiles][16][COLUMNS]: written
-  int32 n_loops, n, n_tiles, n_steps, n_samples, room, records_x, detaches, same_at_all_steps;
+  Global<float> d_currents;           // of the wave, [T·samples][tiles][16][COLUMNS]: written
+  int32 n_loops, n, n_tiles, n_steps, n_samples, room, records_x, detaches, same_at_all_steps, first_sample, n_wave;
 };
 
 KERNEL(step_grad, StepGradArgs, THREADS) {
   constexpr int S = Model::n_states, n_traces = TRACES ? TRACES : 1, width = COLUMNS * n_lanes;
   const Place place;
-  const int b = block_index(), lane = place.lane;
+  const int b = a.first_sample + block_index(), lane = place.lane;
   const int64 n_neurons = static_cast<int64>(a.n_tiles) * width, n_slots = static_cast<int64>(a.n_samples) * a.room;
   const Shared<int32> numbers = shared_memory<int32>(0);  // [neurons], of a listed one its place in the list + 1, else 0
   float d[ROUNDS][COLUMNS][S] = {}, d_parameter[ROUNDS][COLUMNS][n_traces] = {};
@@ -49,19 +50,19 @@ KERNEL(step_grad, StepGradArgs, THREADS) {
         const int j = j0 + place.half;
         const bool exists = j < n_listed;
         const int neuron = exists ? static_cast<int>(a.lists.ids[begin + j]) : 0;
-        float e = exists ? static_cast<float>(a.d_values[begin + j]) : 0.0f;
+        float e = exists && !lane ? static_cast<float>(a.d_values[begin + j]) : 0.0f;
         for (int l = 0; l < a.n_loops; ++l) {
           const int later = t + a.loops[l].delay;
           if (later >= a.n_steps) continue;
           const Global<const float> weight = a.loops[l].weight, d_currents = a.d_currents;
-          const int64 row = static_cast<int64>(later) * a.n_samples + b;
+          const int64 row = static_cast<int64>(later) * a.n_wave + block_index();
           const float through = sum_tiles(a.n_tiles, [&](int tile) {
             return lane_dot<COLUMNS>(weight, neuron, d_currents, row, a.n_tiles, tile, lane);
           });
           e = e + through;
         }
         if (!exists || lane) continue;
-        a.d_slots[begin + j] = a.fields[begin + j] * e;
+        a.d_values[begin + j] = a.fields[begin + j] * e;
         numbers[neuron] = j + 1;
       }
       barrier();
@@ -82,7 +83,7 @@ KERNEL(step_grad, StepGradArgs, THREADS) {
           const int number = numbers[neuron];
           if (number) {
             const int64 slot = begin + number - 1;
-            at = {{number <= n_spikes}, a.fields[slot], a.d_slots[slot], 0.0f, 1.0f};
+            at = {{number <= n_spikes}, a.fields[slot], a.d_values[slot], 0.0f, 1.0f};
             if (a.records_x) at.x = a.fields[n_slots + slot];
             numbers[neuron] = 0;
           }
@@ -114,7 +115,8 @@ KERNEL(step_grad, StepGradArgs, THREADS) {
         }
         d_current[k] = Model::d_current(own, p);
       }
-      store_columns(a.d_currents, packed_at<COLUMNS>(list, a.n_tiles, tile, lane), d_current);
+      store_columns(a.d_currents, packed_at<COLUMNS>(static_cast<int64>(t) * a.n_wave + block_index(), a.n_tiles, tile, lane),
+                    d_current);
     }
     if constexpr (FIRES) barrier();
   }

@@ -47,7 +47,7 @@ def weight_dtype(*others: str) -> Any:
 
 
 #: help of the option `device`
-DEVICE_HELP = "auto: the cpu for dense, the first GPU for gpu; cpu (dense), cuda, cuda:0, …"
+DEVICE_HELP = "of dense: cpu, cuda, cuda:0, …; of gpu, which runs on the first GPU unless another is named: cuda, cuda:0, …"
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def test_layers_import_what_is_below_them() -> None:
 
 def engine_of(module: str) -> str:
     """The engine whose folder holds a module; "": none."""
-    match = re.match(r"sparsesnn\.engines\.(cpu|dense|ranks|ipu)(\.|$)", module)
+    match = re.match(r"sparsesnn\.engines\.(cpu|gpu|dense|ranks|ipu)(\.|$)", module)
     return match[1] if match else ""
 
 
@@ -171,7 +171,7 @@ def test_engines_do_not_know_one_another() -> None:
     }
     assert (
         folders_of_engines
-        == {"cpu", "dense", "ranks", "ipu"}
+        == {"cpu", "gpu", "dense", "ranks", "ipu"}
         == {engine_of(f"sparsesnn.engines.{x}") for x in folders_of_engines}
     )
     for module, others in graph(in_functions=True).items():

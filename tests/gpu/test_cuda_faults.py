@@ -69,7 +69,7 @@ def test_the_fake_has_the_names_of_the_package(cuda: FakeCuda) -> None:
 
 
 def test_names_of_devices(cuda: FakeCuda) -> None:
-    for name, wanted in {"auto": "cuda:0", "cuda": "cuda:0", "cuda:1": "cuda:1"}.items():
+    for name, wanted in {"cpu": "cuda:0", "cuda": "cuda:0", "cuda:1": "cuda:1"}.items():
         device = open_device(name)
         assert device.name == f"{wanted} (Fake)"
         assert (device.n_processors, device.shared_bytes) == (132, 232_448)

@@ -24,7 +24,10 @@ BLOCKS = {
     **dict.fromkeys(("columns", "pointers", "reads", "writes", "writes_shared"), 32),
     **dict.fromkeys(("writes_halves", "reads_words", "reads_shared", "other_lane", "global_of_blocks"), 32),
     **dict.fromkeys(("write_then_read", "read_then_write", "write_twice", "global_of_block", "atomic_and_plain"), 64),
-    "many_readers": 128, "diverge": 64, "diverge_in_ballot": 32, "shuffle_beyond": 32,
+    "many_readers": 128,
+    "diverge": 64,
+    "diverge_in_ballot": 32,
+    "shuffle_beyond": 32,
 }
 
 

@@ -20,7 +20,7 @@ from sparsesnn.engines.cpu.engine import CpuEngine
 from sparsesnn.engines.dropout import Dropout
 from sparsesnn.engines.gpu import passes, program
 from sparsesnn.engines.gpu.engine import GpuEngine
-from sparsesnn.engines.gpu.layout import leaves, pack, unpack
+from sparsesnn.engines.gpu.layout import find_leaves, make_waves, pack, unpack
 from sparsesnn.engines.optimizers import Updates
 from sparsesnn.errors import ConfigError, DescriptionError, DeviceMemoryError, NotFiniteError, SpikeListError
 from sparsesnn.host.comm import Grid
@@ -81,11 +81,23 @@ def test_lists_that_need_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(made) > 2
 
 
+def test_spikes_with_values() -> None:
+    of = plain("20-40r-10")
+    counts = torch.from_numpy(np.random.default_rng(0).poisson(0.3, (7, 9, 20)).astype(np.float32)) * 0.7
+    batch = Batch(SpikeBatch.from_dense(counts, graded=True), of.batch().labels)
+    assert batch.spikes.graded
+    steps = []
+    for kind in (CpuEngine, GpuEngine):
+        engine, _ = run(of, kind, 1)
+        steps.append([(engine.step(batch, 1e-2).loss) for _ in range(3)] + [engine.weights_sha256()])
+    assert steps[0] == steps[1]
+
+
 def test_batches_of_other_sizes() -> None:
     """Each shape has its buffers; the weights are the same."""
     of = plain()
     engines = [run(of, kind, 1)[0] for kind in (CpuEngine, GpuEngine)]
-    for n_samples, n_steps in ((4, 7), (9, 7), (2, 5), (1, 1), (17, 7), (9, 7)):
+    for n_samples, n_steps in ((4, 7), (2, 3), (130, 2), (1, 1), (4, 7)):
         batch = replace(of, n_samples=n_samples, n_steps=n_steps).batch()
         steps = [engine.step(batch, 1e-3) for engine in engines]
         assert steps[0].loss == steps[1].loss
@@ -167,8 +179,30 @@ def test_layout() -> None:
         assert packed.shape == (len(weight), -(-n // width), 16, width // 16)
         assert packed[0, 0, 3].tolist() == [weight[0, k * 16 + 3] if k * 16 + 3 < n else 0 for k in range(width // 16)]
         assert np.array_equal(unpack(packed, n), weight)
-    assert leaves(5) == ([0, 5], [])
-    assert leaves(19) == ([0, 5, 10, 15, 19], [(0, 1), (2, 3), (0, 2)])
+
+
+def test_waves_add_the_leaves_of_the_tree() -> None:
+    """Each leaf once, in the order of `find_leaves`; slots are free again once they are added."""
+    assert find_leaves(5) == ([(0, 5)], [])
+    assert find_leaves(19) == ([(0, 5), (5, 10), (10, 15), (15, 19)], [(0, 1), (2, 3), (0, 2)])
+    for n_samples in (1, 8, 64, 65, 150, 512, 1000, 3001):
+        n_groups = -(-n_samples // 8)
+        found, pairs = find_leaves(n_groups)
+        slots: dict[int, list[Any]] = {}
+        seen = []
+        for wave in make_waves(n_samples):
+            first = wave.first_sample // 8
+            for low, high, slot in wave.leaves:
+                assert slot not in slots
+                slots[slot] = [(first + low, first + high)]
+                seen.append((first + low, first + high))
+            for to, added in wave.pairs:
+                slots[to] = [slots[to], slots.pop(added)]
+        wanted: list[Any] = [[leaf] for leaf in found]
+        for to, added in pairs:
+            wanted[to] = [wanted[to], wanted[added]]
+        assert seen == found
+        assert slots == {0: wanted[0]}
 
 
 # ---- refusals ------------------------------------------------------------------------------------------------------
@@ -197,7 +231,6 @@ def test_networks_that_it_does_not_run(network: Network, message: str) -> None:
     ("training", "message"),
     [
         ({"updates": Updates(name="sgd")}, "optim.name.*sgd"),
-        ({"graded": True}, "values"),
         ({"dropout": Dropout(neurons=0.5)}, "dropout"),
     ],
 )

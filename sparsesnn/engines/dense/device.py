@@ -16,14 +16,14 @@ PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 
 
 def find_device(text: str) -> torch.device:
-    """The device called `"cpu"`, or "auto", `"cuda"` (the current one) or `"cuda:1"`.
+    """The device called `"cpu"`, `"cuda"` (the current one) or `"cuda:1"`.
 
     Errors: `ConfigError` for another name, or if there is no such device.
     """
     kind, colon, number = text.partition(":")
-    if text not in ("auto", "cpu") and (kind != "cuda" or (colon and not number.isdecimal())):
-        raise ConfigError(f"device: is {text!r}; allowed: auto, cpu, cuda, cuda:0, cuda:1, …")
-    if kind in ("auto", "cpu"):
+    if text != "cpu" and (kind != "cuda" or (colon and not number.isdecimal())):
+        raise ConfigError(f"device: is {text!r}; allowed: cpu, cuda, cuda:0, cuda:1, …")
+    if kind == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
         why = "was built without CUDA" if torch.version.cuda is None else "finds no CUDA device (driver, visibility?)"

@@ -38,7 +38,7 @@ class DenseOptions:
     dense_mode: str = option(
         "auto", "how dense computes; auto: the fastest", choices=MODES, flag="dense-mode", metavar="MODE"
     )
-    device: str = option("auto", DEVICE_HELP, flag="device", metavar="NAME")
+    device: str = option("cpu", DEVICE_HELP, flag="device", metavar="NAME")
     precision: str = option(
         "float32",
         "of the products of dense: float32, tf32 (on cuda: float32 rounded to 10 bits of mantissa) or bfloat16; state, weights that learn "

@@ -13,16 +13,17 @@ VARIABLE = "SPARSESNN_GPU"
 
 
 def open_device(name: str) -> Device:
-    """The device called `name`: auto or cuda (the first GPU that this process sees), cuda:0, cuda:1, …
+    """The device called `name`: cuda (the first GPU that this process sees), cuda:0, cuda:1, …; cpu, the default of the option that this
+    engine shares with others, is the first GPU too.
 
     With SPARSESNN_GPU=emulated, in a checkout, a CPU runs the kernels, slowly and with checks; for tests.
 
     Errors: `DeviceError` for another name or another value of SPARSESNN_GPU, and if the device cannot be used;
     `MissingDependencyError` without the package cuda-bindings.
     """
-    match = re.fullmatch(r"auto|cuda(?::([0-9]{1,4}))?", name)
+    match = re.fullmatch(r"cpu|cuda(?::([0-9]{1,4}))?", name)
     if match is None:
-        raise DeviceError(f"device: is {name!r}, and the engine gpu runs on auto, cuda, cuda:0, cuda:1, …")
+        raise DeviceError(f"device: is {name!r}, and the engine gpu runs on cuda, cuda:0, cuda:1, …")
     which = os.environ.get(VARIABLE, "")
     if which == "emulated":
         from sparsesnn.engines.gpu.emulated import EmulatedDevice

@@ -108,7 +108,7 @@ class Device(ABC):
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         """Records the launches, copies and fills of `work` as one graph; the result runs them again.
 
-        `work` must not download, allocate or compile. Uploads and `download_later` read and write the same host memory each time.
+        `work` must not download, allocate (`pinned` memory neither) or compile. Uploads and `download_later` read and write the same host memory each time.
         """
 
     @abstractmethod

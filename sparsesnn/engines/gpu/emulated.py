@@ -90,6 +90,7 @@ class EmulatedDevice(Device):
         del self._arrays[address]
 
     def pinned(self, n_bytes: int) -> npt.NDArray[np.uint8]:
+        self._not_recorded("pinned")
         return np.zeros(n_bytes, np.uint8)
 
     def upload(self, address: int, data: npt.NDArray[Any]) -> None:

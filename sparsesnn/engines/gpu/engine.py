@@ -37,7 +37,7 @@ from sparsesnn.spikes import SpikeBatch
 class GpuOptions:
     """The engine's options."""
 
-    device: str = option("auto", DEVICE_HELP, flag="device", metavar="NAME")
+    device: str = option("cpu", DEVICE_HELP, flag="device", metavar="NAME")
 
 
 class GpuEngine(TorchEngine):
@@ -67,8 +67,6 @@ class GpuEngine(TorchEngine):
         who = f"backend {name!r}"
         check_network(network, who)
         instead = "take backend cpu, or dense with device cuda"
-        if training.graded:
-            raise ConfigError(f"data: gives spikes values, which {who} does not run yet; {instead}")
         if training.dropout.heard < 1:
             raise ConfigError(f"dropout: is {training.dropout}, which {who} does not run yet; remove it, or {instead}")
         if training.updates.name == "sgd":

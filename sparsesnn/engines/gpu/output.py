@@ -30,8 +30,8 @@ class DeviceSpikes(CountedSpikes):
         self._passes, self._learns = passes, learns
         self._read: dict[str, SpikeBatch] = {}
         self.learnt: dict[str, tuple[Tensor, npt.NDArray[np.int64]]] = {}
-        places = passes.n_steps * passes.n_samples
-        self._counts = {name: (passes.n_spikes(name), places * passes.layers[name].n) for name in passes.rooms}
+        places = passes.shape.n_lists
+        self._counts = {name: (passes.n_spikes(name), places * passes.layers[name].n) for name in passes.shape.rooms}
 
     def __getitem__(self, name: str) -> SpikeBatch:
         if name not in self._counts:

@@ -58,13 +58,17 @@ class Matrix:
 class DeviceWeights:
     """The weights of all connections.
 
-    A gradient has room for the sums of all leaves of the largest batch.
+    A gradient has slots for the sums of leaves (`Wave`), as many as the largest batch needs; the first one is the gradient.
+
+    Attributes:
+        n_rooms: counts the times that gradients moved to other addresses.
     """
 
     def __init__(self, device: Device, layers: Mapping[str, GpuLayer]) -> None:
         self.device = device
         self.matrices: dict[tuple[str, str], Matrix] = {}
-        self._n_leaves = 0
+        self._n_slots = 0
+        self.n_rooms = 0
         self._kernels = device.compile("update.cu", {}, ["column_squares", "adam", "average"])
         for layer in layers.values():
             for link, learns in zip(layer.links, layer.trained, strict=True):
@@ -103,9 +107,9 @@ class DeviceWeights:
     def learning(self) -> list[Matrix]:
         return [matrix for matrix in self.matrices.values() if matrix.learns]
 
-    def n_bytes(self, n_leaves: int, n_moments: int) -> int:
+    def n_bytes(self, n_slots: int, n_moments: int) -> int:
         """Bytes of weights, gradients and moments."""
-        return sum(4 * m.size * (1 + m.learns * (n_leaves + n_moments)) for m in self.matrices.values())
+        return sum(4 * m.size * (1 + m.learns * (n_slots + n_moments)) for m in self.matrices.values())
 
     # ---- weights ---------------------------------------------------------------------------------------------------
 
@@ -133,16 +137,15 @@ class DeviceWeights:
 
     # ---- gradients -------------------------------------------------------------------------------------------------
 
-    def room_for_gradients(self, n_leaves: int) -> bool:
-        """Makes room for the sums of so many leaves; whether addresses have changed."""
-        if n_leaves <= self._n_leaves:
-            return False
+    def room_for_gradients(self, n_slots: int) -> None:
+        """Makes room for so many sums of leaves."""
+        if n_slots <= self._n_slots:
+            return
         for matrix in self.learning:
             if "gradient" in matrix.at:
                 self.device.free(matrix.at["gradient"])
-            self._allocate(matrix, "gradient", n_leaves)
-        self._n_leaves, self._updates = n_leaves, {}
-        return True
+            self._allocate(matrix, "gradient", n_slots)
+        self._n_slots, self._updates, self.n_rooms = n_slots, {}, self.n_rooms + 1
 
     def launch_squares(self) -> None:
         """Starts the sums of squares of all gradients, and their way to the host."""
