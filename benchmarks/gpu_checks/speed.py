@@ -6,6 +6,7 @@ import functools
 import importlib
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
@@ -196,6 +197,7 @@ def _kernels(
         watched.synchronize()
         launches = list(watched.ran)
         bytes_of = _bytes_of(engine, _batch(size.nets[net], size, batch))
+        parts = Counter((launch.kernel.name, launch.what) for launch in launches)  # of a batch of several waves
         rows: Rows = []
         for launch in launches:
             seconds = _time_of(watched.device, partial(launch.run, watched.device), size.repeats, tries=3)
@@ -206,7 +208,7 @@ def _kernels(
                 "block": launch.block,
                 "us": 1e6 * seconds,
             }
-            n_bytes = bytes_of(launch)
+            n_bytes = bytes_of(launch) / parts[launch.kernel.name, launch.what]
             if n_bytes:
                 row |= {"bytes": n_bytes, "bytes_per_s": n_bytes / seconds, "of_copy": n_bytes / seconds / copy["L2"]}
             rows.append(row)
@@ -233,7 +235,10 @@ def _kernels(
 
 
 def _bytes_of(engine: Any, batch: Batch) -> Callable[[Launch], float]:
-    """How many bytes a launch must read from L2 or write, from the lists of the last step; 0: not counted. The heads of codelets/gpu say so."""
+    """How many bytes the launches of a kernel must read from L2 or write, from the lists of the last step; 0: not counted.
+
+    The heads of codelets/gpu say so.
+    """
     program, passes = engine.program, engine._passes
     spikes: dict[str, int] = {}
     listed: dict[str, int] = {}
@@ -262,7 +267,11 @@ def _bytes_of(engine: Any, batch: Batch) -> Callable[[Launch], float]:
             n_bytes = 8 * program.layers[post].n_padded * listed[pre]
         if kind == "weight_grad":
             layer, link = links[what]
-            n_bytes = 4 * layer.n_padded * (spikes[link.pre] + link.n_pre * (len(passes.leaves) - 1))
+            n_bytes = (
+                4
+                * layer.n_padded
+                * (spikes[link.pre] + link.n_pre * sum(len(wave.leaves) for wave in passes.shape.waves))
+            )
         return float(n_bytes)
 
     return count
