@@ -34,10 +34,11 @@ def test_pages_without_data(name: str) -> None:
     run_blocks(DOCS / f"{name}.md")
 
 
-def test_own_data() -> None:
+def test_own_data(capsys: pytest.CaptureFixture[str]) -> None:
     """The sections before recordings, which need files of a camera."""
     text = (DOCS / "data.md").read_text(encoding="utf-8")
     run_blocks(DOCS / "data.md", text[: text.index("## Recordings")])
+    assert "SpikeBatch(T=100, B=16, N=921600: 3 spikes" in capsys.readouterr().out
 
 
 def test_inside_pytorch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,10 +59,9 @@ def test_spikes_and_neurons_from_elsewhere(
 ) -> None:
     pytest.importorskip("nir", reason="needs the package nir, in the extra 'nir'")
     monkeypatch.chdir(tmp_path)
-    run_blocks(DOCS / "exchange.md")
-    out = capsys.readouterr().out
-    assert "SpikeBatch(T=100, B=16, N=921600: 3 spikes" in out
-    assert out.rstrip().endswith("0.97")
+    text = (DOCS / "nir.md").read_text(encoding="utf-8")
+    run_blocks(DOCS / "nir.md", text[text.index("### NIR's events") : text.index("## ONNX")])
+    assert capsys.readouterr().out.rstrip().endswith("0.97")
 
 
 def test_two_processes_average_gradients(tmp_path: Path) -> None:
