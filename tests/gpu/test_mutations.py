@@ -57,7 +57,7 @@ def test_changes_of_a_source(mutations: ModuleType, tmp_path: Path) -> None:
         assert sum(a != b for a, b in zip(before, after, strict=True)) == 1
 
 
-def test_what_a_process_says(mutations: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_of_processes(mutations: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutations, "SECONDS", 1)
 
     def forever() -> str:
@@ -67,7 +67,7 @@ def test_what_a_process_says(mutations: ModuleType, monkeypatch: pytest.MonkeyPa
     assert mutations.attempt(None, lambda: "different") == "different"
     assert mutations.attempt(None, lambda: "") == ""
     assert mutations.attempt(None, lambda: str(1 // 0)).startswith("ZeroDivisionError: ")
-    assert mutations.attempt(None, forever) == "ended by SIGALRM"
+    assert mutations.attempt(None, forever) == "ended by SIGPROF"
     assert mutations.attempt(None, lambda: os._exit(3)) == "ended with 3"
 
 
