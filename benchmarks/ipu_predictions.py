@@ -1,4 +1,4 @@
-"""Updates the tables and plots of docs/ipu-predictions.md from the cost model in sparsesnn/partition.
+"""Updates the tables and plots of benchmarks/results/ipu-predictions.md from the cost model in sparsesnn/partition.
 
     ./dev bench ipu-predictions            rewrites the tables between the markers, and the PNGs
     ./dev bench ipu-predictions --check    exits with 1 if a table differs from the current model
@@ -17,8 +17,8 @@ from pathlib import Path
 from sparsesnn.partition.ipu import sweep_tables, sweeps
 from sparsesnn.whole_file import write_atomically
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGE = DOCS / "ipu-predictions.md"
+RESULTS = Path(__file__).resolve().parent / "results"
+PAGE = RESULTS / "ipu-predictions.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("the page is up to date" if new == old else "the page differs from the model; run this without --check")
         return int(new != old)
     write_atomically(PAGE, new.encode())
-    sweep_tables.plot_activity(at_once, DOCS / "ipu-predictions-activity.png")
-    sweep_tables.plot_scaling(scaling, DOCS / "ipu-predictions-weak-scaling.png")
+    sweep_tables.plot_activity(at_once, RESULTS / "ipu-predictions-activity.png")
+    sweep_tables.plot_scaling(scaling, RESULTS / "ipu-predictions-weak-scaling.png")
     return 0
 
 

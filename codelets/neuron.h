@@ -57,6 +57,8 @@ constexpr int count_bits(unsigned bits) {
   return n;
 }
 constexpr bool has(unsigned bits, int k) { return bits >> k & 1; }
+// The place of the first entry that exists; 31 if there is none.
+constexpr int first_of(unsigned bits) { return bits ? count_bits((bits & -bits) - 1) : 31; }
 // The place of entry k among those that exist.
 constexpr int place_among(unsigned bits, int k) { return count_bits(bits & ((1u << k) - 1)); }
 
@@ -140,7 +142,7 @@ struct Neuron : Shape {
     if constexpr (row == 0) {
       return of[last];
     } else {
-      constexpr int first = __builtin_ctz(row);
+      constexpr int first = first_of(row);
       F x = of[place_R(r, first)] * before[first];
       ascend<S>([&](auto state) SPARSESNN_INLINE {
         constexpr int k = state;
@@ -175,7 +177,7 @@ struct Neuron : Shape {
     F after[S], by_reset{}, by_feed{};
     for (int k = 0; k < S; ++k) after[k] = d[k];
     if constexpr (listed && f != 0) {
-      constexpr int first = __builtin_ctz(f | 1u << 31);
+      constexpr int first = first_of(f);
       by_feed = p[place_f(first)] * after[first];
       ascend<S>([&](auto row) SPARSESNN_INLINE {
         constexpr int r = row;
@@ -250,7 +252,7 @@ struct Neuron : Shape {
   // ∂L/∂i of the step whose ∂L/∂z is d.
   template <class F>
   SPARSESNN_INLINE static F d_current(const F* d, const F* p) {
-    constexpr int first = __builtin_ctz(B | one);
+    constexpr int first = first_of(B | one);
     const auto term = [&](auto row) SPARSESNN_INLINE {
       constexpr int r = row;
       if constexpr (has(one, r))

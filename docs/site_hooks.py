@@ -1,18 +1,26 @@
-"""What the documentation site has beyond the pages in docs/: the files at the top of the source tree, the reference of options and
-commands, the pictures of the gallery, which the commands and examples themselves draw, and the tutorial as a notebook.
+"""Additions of the documentation site to the pages in docs/: the files at the top of the source tree, the reference of commands and
+options, pictures that the commands and examples themselves draw, and notebooks. A figure that its entry of the lab book does not have
+ends the build.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
+import logging
 import posixpath
 import re
-import subprocess
+import runpy
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+import cells  # next to this file
+
+LOG = logging.getLogger("mkdocs.plugins.sparsesnn")
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "build" / "gallery"
 #: pages that are made of files elsewhere
@@ -26,6 +34,7 @@ PAGES = {
     "release.md": "RELEASE.md",
     "conduct.md": "CODE_OF_CONDUCT.md",
     "rivals.md": "benchmarks/results/rivals.md",
+    "ipu-predictions.md": "benchmarks/results/ipu-predictions.md",
 }
 #: what draws the pictures; OUT is their folder, NEURON the example of a neuron model
 COMMANDS = [
@@ -51,15 +60,31 @@ NOTEBOOK = "notebooks/tutorial.ipynb"
 
 
 def on_pre_build(config: Any) -> None:
-    """Draws the pictures that are not there yet."""
+    """Checks figures, and draws the pictures that are not there yet."""
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
+        if path.parent.name != "lab":
+            for complaint in unproved_figures(path.read_text(encoding="utf-8"), path.parent):
+                LOG.warning("%s: %s", path.name, complaint)
     if all((PICTURES / name).exists() for name in SHOWN.values()):
         return
-    subprocess.run(["rm", "-rf", str(PICTURES)], check=True)
+    shutil.rmtree(PICTURES, ignore_errors=True)
     PICTURES.mkdir(parents=True)
     for command in COMMANDS:
-        words = command.replace("OUT", str(PICTURES)).replace("NEURON", f"{ROOT}/examples/own_neuron.py:ALIF").split()
-        start = [str(ROOT / words[0])] if words[0].endswith(".py") else ["-m", words[0]]
-        subprocess.run([sys.executable, *start, *words[1:]], check=True, stdout=subprocess.DEVNULL)
+        _start(command.replace("OUT", str(PICTURES)).replace("NEURON", f"{ROOT}/examples/own_neuron.py:ALIF").split())
+
+
+def _start(words: list[str]) -> None:
+    """Runs a command in this process, where PyTorch and Matplotlib are imported once."""
+    from sparsesnn.cli import main
+
+    before = sys.argv
+    with contextlib.redirect_stdout(io.StringIO()):
+        if words[0].endswith(".py"):
+            sys.argv = words
+            runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+        elif main(words[1:]) != 0:
+            raise RuntimeError(f"{' '.join(words)}: ended with an error")
+    sys.argv = before
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -69,14 +94,18 @@ def on_files(files: Any, config: Any) -> Any:
     for name, source in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, name, content=_moved(text, Path(source).parent)))
-    files.append(File.generated(config, "reference/options.md", content=_options()))
-    files.append(File.generated(config, "reference/commands.md", content=_commands()))
+    files.append(File.generated(config, "reference/commands.md", content=f"{_commands()}\n\n{_options()}\n"))
     for name, source in SHOWN.items():
         files.append(File.generated(config, f"gallery/{name}", abs_src_path=str(PICTURES / source)))
     tutorial = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-    files.append(File.generated(config, NOTEBOOK, content=json.dumps(notebook(tutorial), indent=1)))
-    for picture in sorted((ROOT / "benchmarks" / "results").glob("*.png")):
-        files.append(File.generated(config, picture.name, abs_src_path=str(picture)))
+    files.append(File.generated(config, NOTEBOOK, content=json.dumps(cells.from_page(tutorial), indent=1)))
+    for path in sorted(cells.NOTEBOOKS.glob("*.ipynb")):
+        text, pictures = cells.page(json.loads(path.read_text(encoding="utf-8")), path.stem)
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
+        for name, picture in pictures.items():
+            files.append(File.generated(config, f"notebooks/{name}", content=picture))
+    for plot in sorted((ROOT / "benchmarks" / "results").glob("*.png")):
+        files.append(File.generated(config, plot.name, abs_src_path=str(plot)))
     return files
 
 
@@ -87,17 +116,29 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     return markdown if page.file.src_uri in PAGES else _moved(markdown, "docs" / source.parent, source.parent)
 
 
-def notebook(text: str) -> dict[str, Any]:
-    """A page as a Jupyter notebook (format 4.4): a cell for each block of Python and for the text between two of them."""
-    cells: list[dict[str, Any]] = []
-    for k, part in enumerate(re.split(r"^```python\n(.*?)^```\n", text, flags=re.DOTALL | re.MULTILINE)):
-        lines = part.strip("\n").splitlines(keepends=True)
-        code = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": lines}
-        if lines:
-            cells.append(code if k % 2 else {"cell_type": "markdown", "metadata": {}, "source": lines})
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 4}
+def unproved_figures(markdown: str, folder: Path) -> list[str]:
+    """Figures of a page in `folder` that the entry of the lab book, or the results, to which they are linked does not have.
+
+    A link to a measurement vouches for the figures in its text, and in a table for those of its row.
+    """
+    complaints = []
+    for block in re.split(r"\n(?=\|)|\n\n", re.sub(r"```.*?```", "", markdown, flags=re.DOTALL)):
+        links = re.findall(r"\[([^\]]+)\]\(([^)#\s]*(?:lab/\d{4}-|benchmarks/results/)[\w/-]+\.md)[^)]*\)", block)
+        known = {
+            name: _figures((folder / name).read_text(encoding="utf-8")) for _, name in links if (folder / name).exists()
+        }
+        claims = [(block, set(known))] if block.startswith("|") and links else [(text, {name}) for text, name in links]
+        for text, names in claims:
+            missing = _figures(text) - {figure for name in names for figure in known.get(name, ())}
+            if missing:
+                complaints.append(f"{', '.join(sorted(names))}: not there: {', '.join(sorted(missing))}")
+    return complaints
+
+
+def _figures(text: str) -> set[str]:
+    """The numbers of a text, without those of code, links and networks such as 700-256-20."""
+    text = re.sub(r"`[^`]*`|\]\([^)]*\)|\b\w+(?:-\w+)*-\d+\b", " ", text)
+    return {figure.replace(",", "") for figure in re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?", text)}
 
 
 def _moved(text: str, folder: Path, site_folder: Path = Path()) -> str:
@@ -111,6 +152,8 @@ def _moved(text: str, folder: Path, site_folder: Path = Path()) -> str:
         path = (ROOT / folder / target).resolve().relative_to(ROOT).as_posix()
         if path in pages:
             place = pages[path]
+        elif path.endswith(".ipynb") and (ROOT / path).exists() and site_folder.name != "notebooks":
+            place = path.removeprefix("docs/").replace(".ipynb", ".md")
         elif path.startswith("docs/"):
             place = path.removeprefix("docs/")
         elif path.startswith("benchmarks/results/") and path.endswith(".png"):
@@ -150,7 +193,7 @@ def _options() -> str:
     ]
     return "\n".join(
         [
-            "# Options of a run",
+            "## Options of a run",
             "",
             "Each is a flag, `--section.key VALUE`, and a key of a TOML file; `sparsesnn train NAME --print-config` prints those of a data set.",
             "",
@@ -166,9 +209,10 @@ def _commands() -> str:
     from sparsesnn.cli import _parser
 
     parts = [
-        "# Commands",
+        "# Commands and options",
         "",
-        "Exit codes: 0 done, 1 an error, 2 a wrong option or configuration, 128 + signal when stopped.",
+        "This page has the help of every command, and every [option of a run](#options-of-a-run). Exit codes: 0 done, 1 an error, 2 a wrong",
+        "option or configuration, 128 + signal when stopped.",
         "",
     ]
 

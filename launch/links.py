@@ -12,7 +12,7 @@ import numpy as np
 from sparsesnn import _core
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Communicator
-from sparsesnn.host.comm.layer_exchange import make_exchange
+from sparsesnn.host.comm.exchange import make_exchange
 from sparsesnn.launch.points import KINDS
 from sparsesnn.partition.target import Links
 from sparsesnn.regular_file import MAX_TEXT_BYTES, check_regular
@@ -93,7 +93,7 @@ def given_links(text: str) -> Links:
 
 
 def _latency(pair: Communicator, rounds: int) -> float:
-    exchange = make_exchange(pair, [0, 1, 2], [1, 1])
+    exchange = make_exchange(pair)
     if isinstance(exchange, _core.MpiExchange):
         exchange.time_exchanges(rounds)
         return median(exchange.time_exchanges(10 * rounds))

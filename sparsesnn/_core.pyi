@@ -74,7 +74,7 @@ class Lists:
 class SparseRows:
     """
     Sparse synapses as a layer reads them, see host/src/cpu/sparse_rows.h: for each receiver from
-    `first` on its senders, ascending. by_blocks: for a shard with an exchange.
+    `first` on its senders, ascending. by_blocks: of a shard of several ranks.
     """
 
     def __init__(self, n_pre: int, offsets: Annotated[NDArray[numpy.int64], dict(order='C', device='cpu', writable=False)], senders: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], tile_width: int, first: int = ..., by_blocks: bool = ...) -> None: ...
@@ -111,7 +111,7 @@ class LayerCall:
     their derivatives, None for 0.
     """
 
-    def __init__(self, spec: LayerSpec, *, states: Sequence[str], sources: Sequence[Source], entries: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], derivatives: Sequence[Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None]], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., loops: Sequence[Loop] = ..., exchange: Exchange | None = ...) -> None: ...
+    def __init__(self, spec: LayerSpec, *, states: Sequence[str], sources: Sequence[Source], entries: Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]], derivatives: Sequence[Sequence[Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None]], grad_threshold: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None = ..., loops: Sequence[Loop] = ..., ranks: LayerRanks | None = ...) -> None: ...
 
 def neuron_shapes() -> dict:
     """
@@ -275,13 +275,6 @@ class Chain:
         values, or None; 0 for entries of other ranks; and that of its given currents, of this rank's neurons, or None.
         """
 
-class Exchange:
-    """
-    The requests of a shard's passes to the other ranks; see host/src/bindings/python_exchange.h.
-    """
-
-    def __init__(self, python: object) -> None: ...
-
 class OwnEvents:
     """
     The lists of a shard, sorted by sender for `order`: (delay, rows, groups) as of chunk_plan; see host/src/ranks/sorted_lists.h.
@@ -385,10 +378,20 @@ def column_squares(x: Annotated[NDArray[numpy.float32], dict(order='C', device='
     float64[N], sums of the squares of the columns of x [M, N], rows ascending.
     """
 
+class Exchange:
+    """
+    The messages of the ranks of a group in passes; see host/src/ranks/exchange.h.
+    """
+
+class PyExchange(Exchange):
+    """An Exchange over a communicator of host/comm."""
+
+    def __init__(self, python: object) -> None: ...
+
 class MpiExchange(Exchange):
     """An Exchange that calls MPI itself; see host/src/ranks/mpi_exchange.h."""
 
-    def __init__(self, python: object, functions: Sequence[int], comm: int, byte: int, tag: int, yields: bool) -> None: ...
+    def __init__(self, rank: int, size: int, functions: Sequence[int], comm: int, byte: int, tag: int, yields: bool, longest: int) -> None: ...
 
     def traveled(self) -> tuple:
         """
@@ -399,6 +402,14 @@ class MpiExchange(Exchange):
         """
         Seconds of each of n exchanges of 8 bytes with all other ranks, who call it too.
         """
+
+class LayerRanks:
+    """
+    The ranks that own neurons of a layer: rank r of the group of `exchange` owns neurons first[r] to
+    first[r + 1] - 1.
+    """
+
+    def __init__(self, exchange: Exchange, first: Sequence[int]) -> None: ...
 
 class Augment:
     """

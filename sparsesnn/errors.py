@@ -54,6 +54,32 @@ class TraceError(SparseSnnError, NotImplementedError):
     """A tracer that cannot record an engine: `torch.jit.script`, `torch.jit.trace` or `torch.export`."""
 
 
+class DeviceError(SparseSnnError, RuntimeError):
+    """A device is missing, too old, or failed while it ran a kernel.
+
+    Attributes:
+        kernel: the kernel that failed; "": none.
+        what: the population or connection that it worked for; "": none.
+    """
+
+    def __init__(self, message: str, *, kernel: str = "", what: str = "") -> None:
+        super().__init__(message)
+        self.kernel, self.what = kernel, what
+
+
+class DeviceMemoryError(DeviceError):
+    """A device has too little memory.
+
+    Attributes:
+        needed: bytes that were asked for.
+        free: bytes that the device has left.
+    """
+
+    def __init__(self, message: str, *, needed: int, free: int, what: str = "") -> None:
+        super().__init__(message, what=what)
+        self.needed, self.free = needed, free
+
+
 class DataError(SparseSnnError):
     """A data file is missing, damaged or not in the format it claims."""
 

@@ -5,7 +5,9 @@ Everything is differentiable in PyTorch and works on the output of every engine;
 
 from __future__ import annotations
 
+import copy
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -36,7 +38,7 @@ ERRORS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
 )
 
 
-class _BatchLoss:
+class _BatchLoss(ABC):
     """Keeps the decoded values and the losses [B] of the last output, as tensors or arrays."""
 
     _found: tuple[Any, Any] | None = None
@@ -49,6 +51,19 @@ class _BatchLoss:
     @property
     def losses(self) -> Tensor:
         return self._of_last_output(1)
+
+    @property
+    @abstractmethod
+    def answers(self) -> Tensor:
+        """The labels or targets, as the loss reads them."""
+
+    @abstractmethod
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raises `ShapeError` if the labels or targets do not fit decoded values of this shape, or are out of range."""
+
+    @abstractmethod
+    def with_answers(self, answers: Tensor) -> _BatchLoss:
+        """The same loss of other labels or targets, on their device; they are not checked."""
 
     def _of_last_output(self, k: int) -> Tensor:
         if self._found is None:
@@ -135,11 +150,23 @@ class CrossEntropy(_BatchLoss):
             value: Tensor = _CrossEntropyInEngine.apply(output.potentials, self)
             return value
         logits = at_least_float32(decode(output, self.decoding, self.n_classes))
-        self._check(logits.shape)
-        self._check_range()
+        self.check(logits.shape)
         losses = self.losses_of(logits)
         self._found = logits.detach(), losses.detach()
         return losses.sum() / self._divisor
+
+    @property
+    def answers(self) -> Tensor:
+        return self.labels
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        self._check(shape)
+        self._check_range()
+
+    def with_answers(self, answers: Tensor) -> CrossEntropy:
+        other, weights = copy.copy(self), self.class_weights
+        other.labels, other.class_weights = answers, None if weights is None else weights.to(answers.device)
+        return other
 
     @property
     def _divisor(self) -> int:
@@ -192,6 +219,15 @@ class CrossEntropy(_BatchLoss):
         logits, losses, loss = _core.cross_entropy(*of)
         self._found = v if self.per_step else logits, losses
         return torch.from_numpy(loss), lambda d_loss: np.asarray(_core.cross_entropy_grad(*of, logits, d_loss))
+
+    def check_labels(self, shape: tuple[int, ...]) -> None:
+        """Raises `ShapeError` if the labels do not fit logits of this shape, or name a class that does not exist."""
+        self._check(shape)
+        self._check_range()
+
+    def keep(self, logits: np.ndarray, losses: np.ndarray) -> None:
+        """Keeps what an engine computed: the logits, and the losses [B] of the samples."""
+        self._found = logits, losses
 
     def _check(self, shape: tuple[int, ...]) -> None:
         """Raises `ShapeError` if the labels do not fit logits of this shape."""
@@ -306,13 +342,25 @@ class RegressionLoss(_BatchLoss):
     def __call__(self, output: Output) -> Tensor:
         """The loss of an output, float32[], differentiable."""
         outputs = at_least_float32(decode(output, self.decoding, self.n_values))
-        if self.targets.shape != outputs.shape:
-            raise ShapeError(
-                f"RegressionLoss: targets have the shape {tuple(self.targets.shape)}, the decoded output {tuple(outputs.shape)}; both must agree"
-            )
+        self.check(outputs.shape)
         losses = self.losses_of(outputs)
         self._found = outputs.detach(), losses.detach()
         return losses.sum() / self.n_targets
+
+    @property
+    def answers(self) -> Tensor:
+        return self.targets
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        if self.targets.shape != shape:
+            raise ShapeError(
+                f"RegressionLoss: targets have the shape {tuple(self.targets.shape)}, the decoded output {tuple(shape)}; both must agree"
+            )
+
+    def with_answers(self, answers: Tensor) -> RegressionLoss:
+        other = copy.copy(self)
+        other.targets = answers
+        return other
 
     def losses_of(self, outputs: Tensor) -> Tensor:
         """float32[B], the sum of the errors of each sample from its decoded output, differentiable."""

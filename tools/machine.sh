@@ -107,11 +107,13 @@ show_build() {
     END { if (tty && any) print "" > "/dev/stderr" }'
 }
 
-# This machine's widest instruction set beyond the baseline; the engine's copies for others would never run here.
+# This machine's widest instruction set; the engine's copies for others would never run here.
 own_isas() {
   if grep -qw avx512vl /proc/cpuinfo 2>/dev/null; then
     echo avx512
   elif grep -qw avx2 /proc/cpuinfo 2>/dev/null; then
     echo avx2
+  else
+    echo base
   fi
 }

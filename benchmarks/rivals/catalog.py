@@ -11,7 +11,7 @@ SEMANTICS = MappingProxyType(
     {
         "subtract": "v[t] = βv[t-1] - s[t-1] + i[t], s[t] = v[t] > 1",
         "at once": "like subtract, but the reset decays too: v[t] = β(v[t-1] - s[t-1]) + i[t]",
-        "zero": "v[t] = βv[t-1](1 - s[t-1]) + i[t]",
+        "zero": "v[t] = βv[t-1]·(1 - s[t-1]) + i[t]",
         "late": "like subtract, but a spike arrives one step later in the next layer",
         "none": "v[t] = βv[t-1] + i[t]: without a reset, as neurons that are parallel in time must be",
         "axonal": "like subtract, but the spikes of each sender reach a hidden layer after its own delay, 0 to 24 steps",

@@ -105,6 +105,7 @@ class Communicator(ABC):
         traffic: counters, shared with groups from `split`.
         ranks_on_host: number of ranks that share this host and its cores.
         launcher: the program that starts such ranks.
+        exchange: the engine's, from `exchange.py`, once a layer needs it.
     """
 
     rank: int
@@ -112,6 +113,7 @@ class Communicator(ABC):
     traffic: Traffic
     ranks_on_host: int = 1
     launcher: str = "mpirun"
+    exchange: _core.Exchange | None = None
 
     @abstractmethod
     def send(self, array: Array, to: int, tag: int = 0) -> Request:
@@ -147,25 +149,6 @@ class Communicator(ABC):
         """
         return self.all_gather(own)
 
-    def swap_parts(
-        self, given: Sequence[Sequence[Array]], shapes: Sequence[Sequence[tuple[int, ...]]], tag: int
-    ) -> list[list[Array]]:
-        """Sends `given[k][r]` to rank r; returns the arrays from all ranks by k and r, with `shapes[k][r]`. All ranks use
-        the same number of k and one dtype; the result is read-only. Empty parts are not sent.
-        """
-        received: list[list[Array]] = []
-        under_way: list[tuple[Request, Array]] = []
-        for parts, sizes in zip(given, shapes, strict=True):
-            here = [part if r == self.rank else room(sizes[r], part.dtype) for r, part in enumerate(parts)]
-            under_way += [(self.receive(x, r, tag), x) for r, x in enumerate(here) if r != self.rank and x.size]
-            for r, part in enumerate(map(np.ascontiguousarray, parts)):
-                if r != self.rank and part.size:
-                    under_way.append((self.send(part, r, tag), part))
-            received.append(here)
-        for request, _ in under_way:
-            request.wait()
-        return received
-
     def expect(self, tag: int, made_up: Callable[[int], Array]) -> None:  # noqa: B027  # used by dry runs only
         """Describes, for dry runs, the next message with this tag from each other rank."""
 
@@ -173,9 +156,10 @@ class Communicator(ABC):
         """Encloses work that a real rank's engine does by calling MPI itself, so that dry runs do not count Python's time for it."""
         return nullcontext()
 
-    def engine_calls(self) -> tuple[list[int], int, int, int, bool] | None:
+    def engine_calls(self) -> tuple[list[int], int, int, int, bool, int] | None:
         """What `_core.MpiExchange` needs to send this group's messages without Python: the addresses of MPI's functions, the handles of
-        the group and of MPI_BYTE, the tag of slot 0, and whether waiting yields the core; None if there is no MPI to call.
+        the group and of MPI_BYTE, the tag of channel 0, whether waiting yields the core, and the bytes of the longest message; None
+        if there is no MPI to call.
         """
         return None
 
@@ -228,6 +212,6 @@ class Communicator(ABC):
         return [int(n) for n in np.sum(self.all_gather(np.array(counts, np.int64)), axis=0)]
 
 
-#: tags of messages: `scan`; 0 and 1 are the halves of the samples of a recurrent layer; list gradients sent to the
-#: owners of the neurons; sums sent to the replica that adds up their rows, and totals sent back
-LIST_GRADIENTS, FORTH, BACK, SCAN = 3, 4, 5, 6
+#: tags of messages: 0 to 3 are the channels of host/src/ranks/exchange.h, of which the last is for messages between layers; sums
+#: sent to the replica that adds up their rows, and totals sent back; `scan`
+LAYERS, FORTH, BACK, SCAN = 3, 4, 5, 6

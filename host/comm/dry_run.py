@@ -1,8 +1,8 @@
 """One rank of R that is alone: the other ranks' messages are made up, and their travel times are modeled.
 
 The other ranks are assumed to do the same as this one at the same time. So numbers gathered from all are this rank's own, a mask of
-rows is the one that this rank sent last, `made_up.py` makes the spikes of other neurons, and sums of gradients are 0: the training
-is meaningless, but messages have their true sizes, and this rank has its true computation and memory.
+rows is the one that this rank sent last, host/src/ranks/made_up.cpp makes the spikes of other neurons, and sums of gradients are 0:
+the training is meaningless, but messages have their true sizes, and this rank has its true computation and memory.
 
 The rank's clock counts the time outside this class as it passes, except for work that a real rank's engine does without Python
 (`by_the_engine`), and models waiting for messages: one after the other, each takes `latency_s` plus its bytes over `bytes_per_s`,
@@ -20,11 +20,11 @@ from time import perf_counter
 
 import numpy as np
 
-from sparsesnn.host.comm.base import BACK, FORTH, LIST_GRADIENTS, Array, Bytes, Communicator, Request, Traffic
+from sparsesnn.host.comm.base import BACK, FORTH, LAYERS, Array, Bytes, Communicator, Request, Traffic
 from sparsesnn.partition.target import Links
 
 #: names of messages by tag
-NAMES = {0: "loops", 1: "loops", LIST_GRADIENTS: "list gradients", FORTH: "weight gradients", BACK: "weight gradients"}
+NAMES = {0: "loops", 1: "loops", LAYERS: "list gradients", FORTH: "weight gradients", BACK: "weight gradients"}
 
 
 class Clock:

@@ -25,7 +25,9 @@ from sparsesnn.wording import count
 #: groups up to this size gather by messages between all pairs
 FEW = 4
 #: functions that the engine calls (host/src/ranks/mpi_exchange.h)
-ENGINE_CALLS = ("Isend", "Mprobe", "Improbe", "Imrecv", "Wait", "Test", "Get_count")
+ENGINE_CALLS = ("Isend", "Mprobe", "Improbe", "Imrecv", "Wait", "Test", "Get_count", "Iallgather", "Iallgatherv")
+#: bytes of the longest message that the engine sends in one piece: MPI counts them with an int
+LONGEST = 1 << 30
 #: seconds within which a launcher ends all ranks when one has ended
 WAIT_S = 3.0
 #: tag of messages that gather
@@ -196,7 +198,7 @@ class Mpi(Communicator):
         else:
             request.Wait(status)
 
-    def engine_calls(self) -> tuple[list[int], int, int, int, bool] | None:
+    def engine_calls(self) -> tuple[list[int], int, int, int, bool, int] | None:
         try:
             library = ctypes.CDLL(self.mpi.__file__)  # loaded already; also finds symbols of the libraries it links
             functions = [getattr(library, f"MPI_{name}") for name in ENGINE_CALLS]
@@ -204,7 +206,7 @@ class Mpi(Communicator):
             return None
         addresses = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions]
         comm, byte = self.mpi._handleof(self.comm), self.mpi._handleof(self.mpi.BYTE)
-        return addresses, comm, byte, _TAG_SHIFT, self.yields
+        return addresses, comm, byte, _TAG_SHIFT, self.yields, LONGEST
 
     def _count_collective(self, sent: int, received: int) -> None:
         self.traffic.count(sent=sent, received=received, n_messages=self.size - 1)

@@ -139,7 +139,7 @@ def bench_activity(settings: Settings, folder: Path, stream: TextIO | None = Non
     on IPUs, also how_timed, cycles, predicted_cycles, predicted_step_ms.
     """
     find_device(settings.device)
-    check_precision(settings.precision)
+    check_precision(settings.precision, settings.device)
     plain: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(settings).items()}
     plain["data"] = dict(settings.data)
     if not settings.on_ipus:  # as rows were saved before there were others

@@ -77,7 +77,7 @@ def bench_baselines(
     disagree about the loss.
     """
     place = find_device(device)
-    check_precision(precision)
+    check_precision(precision, device)
     for mode in modes:
         check_mode(mode)
     results = []

@@ -6,7 +6,7 @@ import ctypes
 import gc
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -17,7 +17,7 @@ import torch
 
 from sparsesnn import _core
 from sparsesnn.bench.workload import Workload
-from sparsesnn.engines import check_options, engine_class
+from sparsesnn.engines import Batch, Training, Updates, check_options, engine_class, make_engine, options_for
 from sparsesnn.engines.dense.device import (
     autocast,
     device_name,
@@ -28,6 +28,7 @@ from sparsesnn.engines.dense.device import (
     use_precision,
 )
 from sparsesnn.engines.module import Model
+from sparsesnn.engines.tensors import model_tensors
 from sparsesnn.errors import ConfigError
 from sparsesnn.layers import is_readout
 from sparsesnn.loss import CrossEntropy
@@ -41,8 +42,9 @@ class StepResult:
     """The result of `bench_step`.
 
     Args:
-        samples_per_s: batch over the median time of a step.
-        step_ms: median time of a step.
+        samples_per_s: batch over the median time of a step: `whole_ms` if there is one, else `step_ms`.
+        step_ms: median time of a step, run part by part.
+        whole_ms: median time of a training step of the engine, as `sparsesnn train` runs it; None on a CPU, where it is that of its parts.
         step_ms_all: every timed step.
         forward_ms, backward_ms, optimizer_ms: medians of its parts.
         phases_ms: median time in each phase of the engine (cpu backend): "pack" copies weights into tiles, "forward" delivers
@@ -62,6 +64,7 @@ class StepResult:
 
     samples_per_s: float
     step_ms: float
+    whole_ms: float | None
     step_ms_all: list[float]
     forward_ms: float
     backward_ms: float
@@ -89,7 +92,8 @@ class StepResult:
             f"{w['net']}, T={w['n_steps']}, batch {w['n_samples']}, backend {self.backend}, {self.isa}, "
             f"{count(self.threads, 'thread')}, {self.machine}",
             f"{self.samples_per_s:,.0f} samples/s   step {self.step_ms:.1f} ms = forward {self.forward_ms:.1f} "
-            f"+ backward {self.backward_ms:.1f} + optimizer {self.optimizer_ms:.1f}",
+            f"+ backward {self.backward_ms:.1f} + optimizer {self.optimizer_ms:.1f}"
+            + ("" if self.whole_ms is None else f"; as one graph {self.whole_ms:.1f}"),
             "activity   " + "   ".join(f"{name} {a:.4f}" for name, a in self.activity.items()),
         ]
         if self.phases_ms:
@@ -121,8 +125,10 @@ def bench_step(
     `device` and `precision` are for the backend dense, see `sparsesnn.engines.dense.device`; on CUDA the peak is the device's.
     """
     check_repeats(repeats)
-    check_options(backend, {"device": device, "precision": precision, "weight_dtype": workload.weight_dtype})
-    place = find_device(device)
+    options = {"device": device, "precision": precision, "weight_dtype": workload.weight_dtype}
+    check_options(backend, options)
+    kind = engine_class(backend)
+    place = find_device("cpu" if kind.copies_weights else device)  # of the model's tensors
     use_precision(place, precision)
     spikes, labels = workload.spikes(), workload.labels()
     model = workload.model(backend, spikes).to(place)
@@ -154,10 +160,14 @@ def bench_step(
         with peak_memory(place) as highest:
             train_step(model, optimizer, spikes, labels, precision)
         peak = highest[0]
+    whole_ms = None
+    if (kind.copies_weights or place.type == "cuda") and precision != "float16":  # with which no engine trains
+        # the first three compile and record
+        whole_ms = 1e3 * median(whole_steps(model, spikes, labels, 3 + repeats, options)[3:])
     totals = [1e3 * sum(t) for t in times]
     optimizer_ms = 1e3 * median(t[2] for t in times)
     phases: dict[str, float] = {}
-    if engine_class(backend).counts_phases:
+    if kind.counts_phases:
         phases = {name: 1e3 * median(clock[name] for clock in clocks) for name in clocks[0]}
         phases["optimizer"] = optimizer_ms
         # computed per step: if different phases are slow in different steps, their medians add up to less than a step
@@ -165,8 +175,9 @@ def bench_step(
             sum(t) - t[2] - sum(clock.values()) for t, clock in zip(times, clocks, strict=True)
         )
     return StepResult(
-        samples_per_s=1e3 * workload.n_samples / median(totals),
+        samples_per_s=1e3 * workload.n_samples / (whole_ms or median(totals)),
         step_ms=median(totals),
+        whole_ms=whole_ms,
         step_ms_all=totals,
         forward_ms=1e3 * median(t[0] for t in times),
         backward_ms=1e3 * median(t[1] for t in times),
@@ -187,6 +198,30 @@ def bench_step(
         samples_per_joule=per_joule,
         workload=asdict(workload),
     )
+
+
+def whole_steps(
+    model: Model, spikes: SpikeBatch, labels: torch.Tensor, n_steps: int, options: Mapping[str, Any]
+) -> list[float]:
+    """Seconds of each of `n_steps` training steps of the model's engine, with its weights and a learning rate of 0."""
+    readout = model.network.populations[model.network.output]
+    decoding = "mean" if is_readout(readout) else "count"
+    training = Training(
+        readout.n,
+        decoding,
+        batch=spikes.n_samples,
+        updates=Updates("adam"),
+        options=options_for(model.backend, options),
+    )
+    engine: Any = make_engine(model.backend, model.network, training)
+    engine.load_weights(model_tensors(model), "bench")
+    engine.start()
+    seconds = []
+    for _ in range(n_steps):
+        start = time.perf_counter()
+        engine.step(Batch(spikes, labels), 0.0)  # ends when the loss has come back
+        seconds.append(time.perf_counter() - start)
+    return seconds
 
 
 def check_repeats(repeats: int) -> None:
@@ -220,7 +255,7 @@ def train_step(
     loss_of.now = now
     optimizer.zero_grad(set_to_none=True)
     start = now()
-    if precision == "float32":
+    if precision in ("float32", "tf32"):
         loss, output = model.learn(spikes, loss_of)
     else:
         with autocast(device, precision):

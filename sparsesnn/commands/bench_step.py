@@ -23,7 +23,7 @@ def register(what: Any) -> None:
     flags = "net steps batch input-activity hidden-activity device precision threads repeats"
     parser = add_parser(what, "step", text, EXAMPLES, _step, flags)
     neuron_files.add_net_flag(parser)
-    parser.add_argument("--backend", default="cpu", choices=("cpu", "dense"), help="default: %(default)s")
+    parser.add_argument("--backend", default="cpu", choices=("cpu", "gpu", "dense"), help="default: %(default)s")
     parser.add_argument(
         "--weights",
         default="float32",

@@ -14,11 +14,15 @@ FLAGS: dict[str, dict[str, Any]] = {
     "batch": {"type": int, "default": 48, "metavar": "B", "help": "samples"},
     "input-activity": {"type": float, "default": 0.015, "metavar": "A", "help": "spikes per neuron and step"},
     "hidden-activity": {"type": float, "default": 0.02, "metavar": "A", "help": "the same, by scaling weights"},
-    "device": {"default": "cpu", "metavar": "NAME", "help": "device of the dense backend: cpu, cuda, cuda:0, …"},
+    "device": {
+        "default": "auto",
+        "metavar": "NAME",
+        "help": "device of the backends dense (auto: cpu) and gpu: cpu, cuda, cuda:0, …",
+    },
     "precision": {
         "default": "float32",
         "metavar": "P",
-        "help": "precision of the dense backend's products; its state is float32: float32, bfloat16, float16",
+        "help": "precision of the dense backend's products; its state is float32: float32, tf32 (cuda), bfloat16, float16",
     },
     "threads": {"type": int, "default": 0, "metavar": "N", "help": "worker threads; 0: all cores"},
     "repeats": {"type": int, "default": 15, "metavar": "N", "help": "timed steps"},

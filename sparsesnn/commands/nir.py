@@ -27,7 +27,7 @@ examples:
                                                              then: sparsesnn plan --network net.json
 
 NIR holds time constants, not steps: name the library that will read a file (--target) or wrote it (--source);
-docs/migrating.md has a table of their conventions. Needs the package nir: pip install 'sparsesnn[nir]'."""
+docs/nir.md has a table of their conventions. Needs the package nir: pip install 'sparsesnn[nir]'."""
 
 
 def register(commands: Any) -> None:

@@ -22,18 +22,26 @@ class Average:
     Args:
         model: its parameters on this rank are averaged.
         decay: per training step.
+
+    Attributes:
+        last_decay: d of the last step.
+        elsewhere: names of parameters whose averages an engine updates itself.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.model, self.decay, self.n_steps = model, decay, 0
+        self.last_decay = 0.0
+        self.elsewhere: frozenset[str] = frozenset()
         self.values: dict[str, Tensor] = {}
 
     @torch.no_grad()
     def update(self) -> None:
         """Adds the weights after a training step."""
         self.n_steps += 1
-        decay = min(self.decay, (1 + self.n_steps) / (10 + self.n_steps))
+        decay = self.last_decay = min(self.decay, (1 + self.n_steps) / (10 + self.n_steps))
         for name, p in self.model.named_parameters():
+            if name in self.elsewhere:
+                continue
             if name not in self.values:
                 self.values[name] = p.detach().clone()
             else:

@@ -46,6 +46,12 @@ def weight_dtype(*others: str) -> Any:
     )
 
 
+#: help of the option `device`
+DEVICE_HELP = (
+    "of dense: cpu, cuda, cuda:0, …; of gpu, which runs on the first GPU unless another is named: cuda, cuda:0, …"
+)
+
+
 @dataclass(frozen=True)
 class NoOptions:
     """The options of an engine that has none."""
@@ -171,6 +177,8 @@ class Engine(ABC):
     takes_shards: ClassVar[bool] = False
     #: whether it makes its replicas itself, instead of using ranks; their number then changes the last bits of weights
     makes_replicas: ClassVar[bool] = False
+    #: whether weights live on its device in training, where `Model.learn` and an optimizer would copy them in each step
+    copies_weights: ClassVar[bool] = False
     #: whether `_core.phase_seconds` measures its phases
     counts_phases: ClassVar[bool] = False
     #: the engine that runs its networks layer by layer on this machine, for `load_run`; "": itself

@@ -75,11 +75,19 @@ def _kept(population: Neuron, learnt: tuple[str, ...]) -> EntriesOf:
 
 def entries_of(population: Neuron, parameters: Mapping[str, Any], learnt: Sequence[str] = ()) -> Entries:
     """The entries of a population, see `EntriesOf`."""
+    return _of(population, learnt)(parameters)
+
+
+def has_formula(population: Neuron) -> bool:
+    """Whether the entries are a list of + - × ÷, so that no Python of the model's class runs in a step."""
+    return _of(population)._formula is not None
+
+
+def _of(population: Neuron, learnt: Sequence[str] = ()) -> EntriesOf:
     try:
-        compute = _kept(population, tuple(learnt))
+        return _kept(population, tuple(learnt))
     except TypeError:  # a field of a person's own class that cannot be hashed
-        compute = EntriesOf(population, learnt)
-    return compute(parameters)
+        return EntriesOf(population, learnt)
 
 
 class _InOrder:

@@ -114,6 +114,18 @@ def clip(gradients: Iterable[Tensor], norm: float, clip_norm: float) -> None:
             gradient.mul_(clip_norm / norm)
 
 
+def norm_of(gradients: Iterable[Tensor]) -> Tensor:
+    """The norm of all gradients together, float32[] where they lie."""
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+    return norm
+
+
+def clip_in_place(gradients: list[Tensor], norm: Tensor, clip_norm: float) -> None:
+    """`clip` for a norm that lies on a device, without looking at it."""
+    if clip_norm:
+        torch._foreach_mul_(gradients, torch.where((norm > clip_norm) & norm.isfinite(), clip_norm / norm, 1.0))
+
+
 def gradients_of(model: nn.Module) -> Mapping[str, Tensor]:
     """The gradients by parameter name."""
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

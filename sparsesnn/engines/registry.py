@@ -31,6 +31,7 @@ GROUP = "sparsesnn.engines"
 #: the built-in engines by name; not read from the installed metadata, which may be missing or older than the sources
 OURS = {
     "cpu": "sparsesnn.engines.cpu.engine:CpuEngine",
+    "gpu": "sparsesnn.engines.gpu.engine:GpuEngine",
     "dense": "sparsesnn.engines.dense.engine:DenseEngine",
     "ipu-model": "sparsesnn.engines.ipu.engine:IpuEngine",
     "ipu": "sparsesnn.engines.ipu.engine:IpuEngine",

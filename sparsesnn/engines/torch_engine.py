@@ -82,10 +82,14 @@ class TorchEngine(Engine):
         self._check_finite("loss", value, lambda: dict(self.model.named_parameters()))
         norm = self.finish_backward()
         self._check_finite("norm of the gradients", norm, lambda: optimizers.gradients_of(self.model))
+        self._update()
+        return self._measured(output, criterion.decoded, batch, n_labels, value, norm)
+
+    def _update(self) -> None:
+        """Makes the optimizer's step, and adds the new weights to their moving average."""
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
-        return self._measured(output, criterion.decoded, batch, n_labels, value, norm)
 
     def finish_backward(self) -> float:
         """Completes the gradients of the whole batch and clips them; returns their norm before clipping."""
@@ -96,7 +100,7 @@ class TorchEngine(Engine):
 
     def _norm(self, gradients: Mapping[str, Tensor]) -> float:
         """The norm of all gradients of the whole network together."""
-        return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients.values()])))
+        return float(optimizers.norm_of(gradients.values()))
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         """The context that sets the precision of products in a training step."""

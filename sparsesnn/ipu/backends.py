@@ -68,11 +68,17 @@ def native_module(backend: str) -> ModuleType:
     """The compiled program for a machine; `ConfigError` if this installation has none."""
     if backend not in MACHINES:
         raise ConfigError(f"backend is {backend!r}; allowed: {', '.join(MACHINES)}")
+    name = f"sparsesnn.{MACHINES[backend].module}"
     try:
-        return importlib.import_module(f"sparsesnn.{MACHINES[backend].module}")
-    except ImportError:
+        return importlib.import_module(name)
+    except ImportError as problem:
         if MACHINES[backend].emulated:
-            raise
+            if problem.name != name or find_spec(name):
+                raise
+            raise ConfigError(
+                f"backend {backend!r} needs the emulated IPU, which this installation was built without (./dev demo leaves "
+                "it out); in a clone run ./dev run sparsesnn …, else install sparsesnn again"
+            ) from None
         raise ConfigError(
             f"backend {backend!r} needs the Poplar SDK (3.3 or 3.4), and this installation was built without it; source the "
             "SDK's enable.sh (it sets POPLAR_SDK_ENABLED), then install sparsesnn from source again; "

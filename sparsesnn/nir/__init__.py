@@ -6,7 +6,7 @@
     spikes = sparsesnn.nir.from_data(events, dt=1e-3)    # a SpikeBatch from NIR's events or grids; `to_data`: the inverse
 
 NIR describes neurons in continuous time, without steps; each library has its own step, and some files leave out parts of
-the model. `conventions` describes each library, docs/migrating.md has the table. If a graph has no equivalent here, the
+the model. `conventions` describes each library, docs/nir.md has the table. If a graph has no equivalent here, the
 error names the difference.
 """
 

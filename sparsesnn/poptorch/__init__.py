@@ -13,7 +13,7 @@
             counts = self.out(self.hidden(spt.from_data(lists, 784))).counts()
             return counts, poptorch.identity_loss(functional.cross_entropy(counts, labels), reduction="none")
 
-`Layer` is one custom op a population, `Model` one for a whole `Network`. docs/poptorch.md documents inputs and outputs. This
+`Layer` is one custom op a population, `Model` one for a whole `Network`. docs/ipu-first-hour.md documents inputs and outputs. This
 package runs under Python 3.8 with torch 2.0.1, for which the last PopTorch (3.3, 3.4) is built; the CPU engine does not.
 The ops have been checked on an emulated machine and against the public headers of PopART; **they have not yet run on an
 IPU.** If you have one: `python -m sparsesnn.poptorch.selftest`.

@@ -6,9 +6,11 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
 from sparsesnn import _core
 from sparsesnn.bench import Workload, bench_step
+from sparsesnn.bench.step import whole_steps
 from sparsesnn.cli import main
 from sparsesnn.errors import ConfigError
 
@@ -27,6 +29,16 @@ def test_activity_is_reached_and_both_backends_compute_the_same_loss() -> None:
     assert {*_core.phase_seconds(reset=False), "optimizer", "other"} == sparse.phases_ms.keys()
     assert all(ms > 0 for name, ms in sparse.phases_ms.items() if name != "other")
     assert not dense.phases_ms
+
+
+def test_whole_steps_are_those_of_training() -> None:
+    spikes, labels = SMALL.spikes(), SMALL.labels()
+    model = SMALL.model("dense", spikes)
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    seconds = whole_steps(model, spikes, labels, 4, {"device": "cpu", "precision": "float32"})
+    assert len(seconds) == 4
+    assert min(seconds) > 0
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
 
 
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:

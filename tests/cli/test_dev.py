@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 #: programs of every Linux; Python, compiler and df are for the tests to choose
-ORDINARY = "awk bash cat cp dirname env find grep head ls mkdir nproc rm sed seq sha256sum sort tail tee uname xargs"
+ORDINARY = "awk bash cat cp dirname env find grep head ls mkdir nproc rm sed seq sha256sum sort tail tee tr uname xargs"
 
 
 @pytest.fixture
@@ -131,3 +131,30 @@ def test_a_gpu_needs_no_advice(tree: Path) -> None:
 def test_the_place_of_pytorch_is_checked(tree: Path) -> None:
     assert "--torch no.whl: there is no such file" in refusal(tree, "--torch", "no.whl", "demo")
     assert "--torch needs the URL of an index, a wheel, or a requirement" in refusal(tree, "--torch")
+
+
+@pytest.mark.parametrize(("which", "cameras"), [("newest", True), ("oldest", False)])
+def test_the_packages_of_a_set_of_versions(tree: Path, which: str, cameras: bool) -> None:
+    folder = tree / f".venv-{which}" / "bin"
+    folder.mkdir(parents=True)
+    for name in ("python", "uv"):
+        program(tree, name, f'echo "{name} $*" >>"{tree}/calls"')
+        (tree / "bin" / name).rename(folder / name)
+    found = dev(tree, "versions", which, "tests/some.py")
+    assert found.returncode == 0, found.stderr
+    calls = (tree / "calls").read_text()
+    assert ("--extra cameras" in calls) == cameras
+    assert "--extra data --extra digits --extra nir --extra plot --extra tensorboard --extra mpi --extra test" in calls
+    assert "python -m pytest tests/some.py" in calls
+
+
+def test_the_extras_of_all_must_be_found(tree: Path) -> None:
+    text = (tree / "pyproject.toml").read_text()
+    (tree / "pyproject.toml").write_text(text.replace('all = ["sparsesnn[', 'all = ["other['))
+    folder = tree / ".venv-oldest" / "bin"
+    folder.mkdir(parents=True)
+    program(tree, "python", "exit 0")
+    (tree / "bin" / "python").rename(folder / "python")
+    found = dev(tree, "versions", "oldest")
+    assert found.returncode == 1
+    assert "pyproject.toml has no line of the form: all = [" in found.stderr

@@ -31,7 +31,7 @@ def events(
 
 def write(path: Path, columns: Columns, size: tuple[int, int] = (346, 260), **options: Any) -> Path:
     """A file by faery's encoder."""
-    faery = pytest.importorskip("faery")
+    faery = pytest.importorskip("faery", reason="the extra cameras is not installed")
     table = np.zeros(columns[0].size, faery.EVENTS_DTYPE)
     for name, values in zip(("t", "x", "y", "on"), columns, strict=True):
         table[name] = values
@@ -49,6 +49,7 @@ def assert_same(found: Events, columns: Columns) -> None:
 
 @pytest.mark.parametrize("begin", [0, 1_700_000_000_000_000], ids=["zero", "unix"])
 def test_aedat4_by_its_maker(tmp_path: Path, begin: int) -> None:
+    pytest.importorskip("faery", reason="the extra cameras is not installed")
     dv = pytest.importorskip("dv_processing")
     columns, store = events(begin=begin), dv.EventStore()
     for t, x, y, p in zip(*(values.tolist() for values in columns), strict=True):

@@ -66,7 +66,7 @@ def test_a_live_network_sees_what_a_network_sees(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.aedat4", "a.raw", "a.dat"])
 def test_files_of_cameras(tmp_path: Path, name: str) -> None:
-    faery = pytest.importorskip("faery")
+    faery = pytest.importorskip("faery", reason="the extra cameras is not installed")
     rng = np.random.default_rng(0)
     table = np.zeros(30_001, faery.EVENTS_DTYPE)
     table["t"] = 5_000 + np.sort(rng.integers(0, 20_000_000, table.size))  # beyond 2^24
@@ -101,7 +101,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_reader_that_stops_leaves_nothing(tmp_path: Path) -> None:
-    faery = pytest.importorskip("faery")
+    faery = pytest.importorskip("faery", reason="the extra cameras is not installed")
     table = np.zeros(300_000, faery.EVENTS_DTYPE)
     table["t"] = np.arange(table.size)
     faery.events_stream_from_array(table, (20, 10)).to_file(tmp_path / "a.raw")

@@ -77,10 +77,30 @@ def test_configurations_that_mean_nothing_are_refused() -> None:
         config(device="cuda")
     with pytest.raises(ConfigError, match="'bfloat16' with backend 'cpu'; only backend 'dense' reads it"):
         config(precision="bfloat16")
-    with pytest.raises(ConfigError, match="precision: is 'int8'; allowed: float32, bfloat16, float16"):
+    with pytest.raises(ConfigError, match="precision: is 'int8'; allowed: float32, tf32, bfloat16, float16"):
         config(backend="dense", precision="int8")
+    assert config(backend="dense", device="cuda:1", precision="tf32").train.precision == "tf32"
+    with pytest.raises(ConfigError, match="precision: is 'tf32' with device 'cpu'.*float32, bfloat16; use device cuda"):
+        config(backend="dense", precision="tf32")
     with pytest.raises(ConfigError, match="'float16', whose small gradients become 0.*use 'bfloat16'"):
         config(backend="dense", precision="float16")
+
+
+def test_tf32_needs_a_gpu_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.device("cuda", 0)
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    with pytest.raises(ConfigError, match=r"'tf32', but cuda:0 has compute capability 7.5; TF32 needs 8.0"):
+        devices.use_precision(gpu, "tf32")
+    assert not products.allow_tf32
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    with devices.tf32("tf32"):  # which puts the settings back
+        products.allow_tf32 = convolutions.allow_tf32 = False
+        devices.use_precision(gpu, "tf32")
+        assert products.allow_tf32
+        assert convolutions.allow_tf32
+    assert not products.allow_tf32
+    devices.check_tf32(torch.device("cpu"), "tf32")
 
 
 def test_mixed_precision_on_a_cpu() -> None:

@@ -3,7 +3,6 @@ in whole networks."""
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import math
 import os
@@ -32,20 +31,6 @@ pytest.importorskip("triton", minversion="3.4")
 RESETS = [("subtract", False), ("subtract", True), ("zero", False), ("none", False)]
 #: where the kernels run
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-@pytest.fixture(scope="module")
-def on_cuda() -> ModuleType:
-    """The module whose kernels are compiled for a GPU, or interpreted; Triton decides that when they are defined."""
-    with pytest.MonkeyPatch.context() as patch:
-        if DEVICE.type == "cpu":
-            patch.setenv("TRITON_INTERPRET", "1")
-        module = importlib.import_module("sparsesnn.engines.dense.on_cuda")
-    from sparsesnn.engines.dense import triton_kernels
-
-    if DEVICE.type == "cpu" and type(triton_kernels.forward_kernel).__name__ != "InterpretedFunction":
-        pytest.skip("the kernels were imported before, to be compiled")
-    return module
 
 
 @pytest.fixture
@@ -419,7 +404,7 @@ from triton.compiler import ASTSource
 from sparsesnn.engines.dense import triton_kernels as k
 from sparsesnn.engines.dense.triton_ops import places_of
 
-TYPES = {"current": "*bf16", "d_out": "*bf16", "d_current": "*bf16", "fired_out": "*u8", "fresh": "i32", "n_steps": "i32",
+TYPES = {"current": "*bf16", "d_out": "*bf16", "d_current": "*bf16", "fired_out": "*bf16", "fresh": "i32", "n_steps": "i32",
          "size": "i32", "n": "i32"}
 
 def compile(kernel, **given):

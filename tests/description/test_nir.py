@@ -790,7 +790,7 @@ def test_a_message_says_the_same_of_arguments_and_of_options() -> None:
 
 
 def test_the_table_of_the_guide_names_every_source() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "nir.md").read_text()
     for name, convention in CONVENTIONS.items():
         assert f'| `"{name}"` |' in text
         assert convention.dt is None or f"{convention.dt:g}" in text or "1e-" in text

@@ -16,7 +16,7 @@ from sparsesnn.engines.cpu.lists import engine_lists
 from sparsesnn.engines.module import Model
 from sparsesnn.errors import ShapeError
 from sparsesnn.host.comm import Local
-from sparsesnn.host.comm.layer_exchange import LayerExchange
+from sparsesnn.host.comm.exchange import make_exchange
 from sparsesnn.network import parse_net
 from sparsesnn.spikes import SpikeBatch
 
@@ -136,8 +136,8 @@ def test_tiles_of_several_ranks_add_up_to_those_of_one(n: int) -> None:
     weight = numbers.normal(size=(n_pre, n)).astype(np.float32)
     d_potentials = numbers.normal(size=(20, 11, n)).astype(np.float32)
 
-    def d_value(first: int, last: int, exchange: _core.Exchange | None) -> np.ndarray:
-        """Of tiles first to last - 1; with an exchange [K, entries]."""
+    def d_value(first: int, last: int, ranks: _core.LayerRanks | None) -> np.ndarray:
+        """Of tiles first to last - 1; of several ranks [K, entries]."""
         columns = slice(width * first, min(n, width * last))
         size = columns.stop - columns.start
         given = engine_lists(lists)
@@ -150,14 +150,14 @@ def test_tiles_of_several_ranks_add_up_to_those_of_one(n: int) -> None:
             sources=[source],
             entries=[beta, np.ones(size, np.float32)],
             derivatives=[],
-            exchange=exchange,
+            ranks=ranks,
         )
         chain = _core.Chain([True])
         chain.add_layer("", call, [0], [True], [], [], False)
         made = chain.forward([given], 20, 11, [(0, 0, None, None, None, None, False)])
         d_out = np.ascontiguousarray(d_potentials[:, :, columns])
         found: np.ndarray = chain.backward_node(made, 0, d_out, [True])[1][0]
-        return found if exchange is None else found.reshape(-1, len(lists.ids))
+        return found if ranks is None else found.reshape(-1, len(lists.ids))
 
     whole = d_value(0, n_tiles, None)
 
@@ -173,11 +173,11 @@ def test_tiles_of_several_ranks_add_up_to_those_of_one(n: int) -> None:
         blocks[-1] = blocks[-1] + last
     assert whole.tobytes() == blocks[0].tobytes()
 
-    exchange = _core.Exchange(LayerExchange(Local(), [0, n], [1]))
+    ranks = _core.LayerRanks(make_exchange(Local()), [0, n])
     for n_ranks in (1, 2, 3, 5, n_tiles):
         edges = [0, *sorted(numbers.integers(0, n_tiles + 1, n_ranks - 1).tolist()), n_tiles]
         folds = _core.tile_folds(edges)
-        parts = [d_value(first, last, exchange) for first, last in itertools.pairwise(edges) if last > first]
+        parts = [d_value(first, last, ranks) for first, last in itertools.pairwise(edges) if last > first]
         assert [len(part) for part in parts] == [len(of_rank) for of_rank in folds if of_rank]
         total = np.empty_like(whole)
         _core.add_branches(

@@ -14,7 +14,7 @@ from sparsesnn.engines import Batch
 from sparsesnn.engines.ipu.engine import IpuEngine
 from sparsesnn.errors import CheckpointError, ConfigError, DescriptionError
 from sparsesnn.host.comm import Grid
-from sparsesnn.ipu import IpuProgram
+from sparsesnn.ipu import IpuProgram, backends
 from sparsesnn.train import Config, prepare, train
 
 SMALL = {
@@ -190,6 +190,18 @@ def test_what_the_device_does_not_do_is_refused(tmp_path: Path) -> None:
         config(weight_dtype="float16")
     with pytest.raises(ConfigError, match="backend 'ipu' needs the Poplar SDK"):
         train(config(backend="ipu"), out=tmp_path / "ipu")
+
+
+def test_an_installation_without_the_emulated_ipu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+    monkeypatch.setattr(backends.importlib, "import_module", absent)
+    with pytest.raises(ModuleNotFoundError):  # it is there and cannot be imported: the reason must be seen
+        backends.native_module("ipu-model")
+    monkeypatch.setattr(backends, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"'ipu-model' needs the emulated IPU.* ./dev run sparsesnn"):
+        backends.native_module("ipu-model")
 
 
 def test_the_benchmark_prints_what_was_counted(capsys: pytest.CaptureFixture[str]) -> None:

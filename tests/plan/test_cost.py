@@ -502,7 +502,7 @@ def test_fixed_activity_is_the_lower_bound_of_a_sweep(activity_rows: list[sweeps
 
 def test_the_page_says_what_the_model_says(activity_rows: list[sweeps.Row]) -> None:
     """After a change of the model: ./dev bench ipu-predictions"""
-    page = (Path(__file__).parents[2] / "docs" / "ipu-predictions.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "benchmarks" / "results" / "ipu-predictions.md").read_text(encoding="utf-8")
     few = sweep_tables.scaling_table(list(sweeps.weak_scaling((1,))))
     assert sweep_tables.activity_table(activity_rows) in page
     assert sweep_tables.sensitivity_table(*sweeps.sensitivity(delay=1)) in page

@@ -43,6 +43,8 @@ def networks() -> None:
         by_engine = traffic_of(case, world)
         with patch.object(mpi.Mpi, "engine_calls", lambda self: None):
             assert traffic_of(case, world) == by_engine
+        with patch.object(mpi, "LONGEST", 16):  # the engine sends pieces
+            assert traffic_of(case, world) == by_engine
     for net in ("30-140-70-10", "30-140r-70-10"):
         hooked = Case(parse_net(net), 1, world.size)
         learn_with_hooks_of_rank_0(world, hooked, alone(hooked))

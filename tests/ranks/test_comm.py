@@ -9,8 +9,8 @@ import pytest
 
 from sparsesnn.errors import ConfigError, MissingDependencyError
 from sparsesnn.host.comm import Communicator, Local, make_grid, mpi_world, simulate
-from sparsesnn.host.comm.base import LIST_GRADIENTS
-from sparsesnn.host.comm.layer_exchange import LayerExchange
+from sparsesnn.host.comm.base import LAYERS
+from sparsesnn.host.comm.exchange import PythonExchange
 from sparsesnn.host.comm.simulated import BrokenGroupError
 
 
@@ -55,26 +55,30 @@ def check_parts(comm: Communicator) -> tuple[int, int, int]:
     for dtype in (np.uint8, np.int64, np.float32):
         parts = comm.gather_parts(np.full(3 * r + 1, r, dtype), "numbers", np.empty)
         assert [p.tolist() for p in parts] == [[k] * (3 * k + 1) for k in ranks]
-        given = [[np.full((3, 2 * k * (r + to)), 10 * r + to, dtype)[:, ::2] for to in ranks] for k in range(3)]
-        shapes = [[(3, k * (source + r)) for source in ranks] for k in range(3)]
-        for k, of_ranks in enumerate(comm.swap_parts(given, shapes, LIST_GRADIENTS)):
-            wanted = [np.full(shapes[k][source], 10 * source + r, dtype).tolist() for source in ranks]
-            assert [p.tolist() for p in of_ranks] == wanted
     found = comm.traffic.since(before)
     return found.bytes_sent, found.bytes_received, found.n_messages
 
 
 def check_exchange(comm: Communicator) -> None:
-    exchange = LayerExchange(comm, range(comm.size + 1), [1] * comm.size)
+    exchange, r, ranks = PythonExchange(comm), comm.rank, range(comm.size)
     total, before = np.empty((2, 3), np.int32)
     exchange.scan(np.array([comm.rank, 7, comm.rank**2], np.int32), total, before)
-    for found, ranks in ((total, range(comm.size)), (before, range(comm.rank))):
-        assert found.tolist() == [sum(ranks), 7 * len(ranks), sum(k**2 for k in ranks)]
+    for found, of in ((total, range(comm.size)), (before, range(comm.rank))):
+        assert found.tolist() == [sum(of), 7 * len(of), sum(k**2 for k in of)]
     for slot in (0, 1):
-        exchange.start(slot, [np.full(slot + to, 16 * comm.rank + to, np.uint8) for to in range(comm.size)], 0, 0)
+        exchange.start(slot, [np.full(slot + to, 16 * r + to, np.uint8) for to in ranks], None, np.empty)
     for slot in (1, 0):
         for k, part in enumerate(exchange.finish(slot)):
-            assert part.tolist() == ([] if k == comm.rank else [16 * k + comm.rank] * (slot + comm.rank))
+            assert part.tolist() == ([] if k == r else [16 * k + r] * (slot + r))
+    before = comm.traffic.copy()  # of known sizes, of which 0 is not sent
+    for n in (0, 3):
+        exchange.start(
+            LAYERS, [np.full(n * (r + to), r, np.uint8) for to in ranks], [n * (k + r) for k in ranks], np.empty
+        )
+        assert [p.tolist() for p in exchange.finish(LAYERS)] == [[k] * (n * (k + r) if k != r else 0) for k in ranks]
+    assert comm.traffic.since(before).n_messages == comm.size - 1
+    parts = exchange.gather(np.full(r, r, np.uint8), "numbers", np.empty)
+    assert [p.tolist() for p in parts] == [[k] * k for k in ranks]
 
 
 def test_scans_take_a_logarithm_of_messages():
@@ -89,7 +93,7 @@ def test_a_message_of_a_later_exchange_waits_for_it():
     """Rank 1 has all it needs for its second exchange before rank 2 has begun its first."""
 
     def work(comm: Communicator) -> list[list[int]]:
-        exchange, found = LayerExchange(comm, [0, 1, 2, 3], [1, 1, 1]), []
+        exchange, found = PythonExchange(comm), []
         if comm.rank == 2:
             comm.take(1, 5)
         for step in range(2):
@@ -99,7 +103,7 @@ def test_a_message_of_a_later_exchange_waits_for_it():
                     comm.send(np.array([11], np.uint8), to, 0)
                 comm.send(np.empty(0, np.uint8), 2, 5)
             elif comm.rank != 1:
-                exchange.start(0, [np.array([10 * comm.rank + step], np.uint8)] * 3, 0, 0)
+                exchange.start(0, [np.array([10 * comm.rank + step], np.uint8)] * 3, None, np.empty)
             if comm.rank != 1:
                 found.append([int(part[0]) if part.size else -1 for part in exchange.finish(0)])
         return found

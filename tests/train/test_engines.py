@@ -229,7 +229,7 @@ def test_clipping_scales_all_gradients_to_the_norm(name: str) -> None:
         ("cpu", {"weight_dtype": "int3"}, "weight_dtype: is 'int3'; allowed: float32, bfloat16"),
         ("cpu", {"precision": "bfloat16"}, "precision: is 'bfloat16' with backend 'cpu'; only backend 'dense'"),
         ("dense", {"precision": "float16"}, "precision: is 'float16', whose small gradients .* use 'bfloat16'"),
-        ("dense", {"precision": "fp8"}, "precision: is 'fp8'; allowed: float32, bfloat16"),
+        ("dense", {"precision": "fp8"}, "precision: is 'fp8'; allowed: float32, tf32, bfloat16"),
         ("dense", {"device": "gpu"}, "device: is 'gpu'; allowed: cpu, cuda"),
         ("ipu-model", {"target": "cpu:4"}, "target: is 'cpu:4'; give an IPU"),
         ("ipu", {}, "backend 'ipu' needs the Poplar SDK"),

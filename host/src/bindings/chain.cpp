@@ -330,7 +330,7 @@ NodeGradients layer_back(const PyChain& chain, const PyPass& pass, std::size_t k
     wanted.currents = wanted_currents;
     LayerInput input = layer.input();
     const LayerSaved saved = run->saved(layer);
-    if (layer.exchange && !layer.loops.empty())  // the lists of all ranks, which its loops read
+    if (layer.ranks && !layer.loops.empty())  // the lists of all ranks, which its loops read
       input.population = checked_lists(*pass.of(k).lists(), layer.spec.n_all(), layer.n_samples, nullptr, "output");
     {
       const nb::gil_scoped_release release;

@@ -2,12 +2,14 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "host/src/maps/windows.h"
 #include "host/src/ranks/chain_shards.h"
+#include "host/src/ranks/made_up.h"
 #include "host/src/training/group_tree.h"
 
 namespace sparsesnn {
@@ -19,6 +21,15 @@ Array<float> columns(const float* rows, std::size_t n_rows, std::size_t n, std::
   for (std::size_t i = 0; i < n_rows; ++i)
     std::copy(rows + i * n + first, rows + i * n + last, out.data() + i * (last - first));
   return out;
+}
+
+Array<float> joined(Array<float> first, Array<float> second) {
+  if (!first.size()) return second;
+  if (!second.size()) return first;
+  Array<float> both(first.size() + second.size());
+  std::copy_n(first.data(), first.size(), both.data());
+  std::copy_n(second.data(), second.size(), both.data() + first.size());
+  return both;
 }
 
 Lists lists_of(const PyRun& run) { return run.lists()->view(run.shape()[2] > 65536); }
@@ -33,81 +44,82 @@ std::optional<ListOrder> list_order(nb::handle python) {
   return ListOrder{delay, {n_rows, n_groups}};
 }
 
-ChainShards::ChainShards(nb::object python)
-    : python_(std::move(python)),
-      rank_(nb::cast<std::size_t>(python_.attr("rank"))),
-      first_(nb::cast<std::vector<First>>(python_.attr("first"))),
-      inputs_(nb::cast<std::vector<First>>(python_.attr("inputs"))),
-      folds_(nb::cast<std::vector<std::vector<int>>>(python_.attr("folds"))) {
-  for (nb::handle order : python_.attr("orders")) orders_.push_back(list_order(order));
+ChainShards::ChainShards(const nb::object& python)
+    : exchange_(nb::cast<std::shared_ptr<Exchange>>(python.attr("exchange"))),
+      rank_(static_cast<std::size_t>(exchange_->rank())),
+      first_(nb::cast<std::vector<First>>(python.attr("first"))),
+      inputs_(nb::cast<std::vector<First>>(python.attr("inputs"))),
+      folds_(nb::cast<std::vector<std::vector<int>>>(python.attr("folds"))),
+      n_blocks_(nb::cast<std::vector<std::vector<std::size_t>>>(python.attr("n_blocks"))) {
+  for (nb::handle order : python.attr("orders")) orders_.push_back(list_order(order));
+  const auto n_ranks = static_cast<std::size_t>(exchange_->size());
   for (const std::vector<First>& of : {first_, inputs_})
     for (const First& first : of)
-      if (rank_ + 2 > first.size() || !std::is_sorted(first.begin(), first.end()))
+      if (first.size() != n_ranks + 1 || !std::is_sorted(first.begin(), first.end()))
         throw InputError("ShapeError", "ChainShards: give first neurons of all ranks, which ascend");
-}
-
-std::vector<Message> ChainShards::messages_of(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
-                                              Array<unsigned char> message,
-                                              std::vector<In<unsigned char>>& held) const {
-  const std::size_t n_bytes = message.size();
-  const std::int64_t n_lists = static_cast<std::int64_t>(layer.n_steps) * layer.n_samples;
-  nb::object sent = to_numpy(message, {n_bytes});
-  const nb::object got = python_.attr("lists")(k, own, layer.n_samples, n_lists, std::move(sent),
-                                               layer.spec.capacity > 0, layer.spec.save && orders_[k]);
-  std::vector<Message> messages;
-  for (nb::handle one : nb::cast<nb::list>(got)) {
-    held.push_back(nb::cast<In<unsigned char>>(one));
-    messages.push_back({held.back().data(), held.back().size()});
-  }
-  return messages;
+  for (std::size_t k = 0; k < n_blocks_.size(); ++k)
+    if (n_blocks_[k].size() != n_ranks ||
+        std::accumulate(n_blocks_[k].begin(), n_blocks_[k].end(), std::size_t{0}) != folds_.at(k).size())
+      throw InputError("ShapeError", "ChainShards: give the number of blocks of each rank's tiles");
 }
 
 MergedLists ChainShards::whole_lists(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
                                      ValueOrder& order) const {
   const std::vector<std::uint32_t>& first = first_[k];
-  const std::int64_t n_lists = static_cast<std::int64_t>(layer.n_steps) * layer.n_samples;
+  const int n_steps = layer.n_steps, n_samples = layer.n_samples;
+  const std::int64_t n_lists = static_cast<std::int64_t>(n_steps) * n_samples;
   const bool limited = layer.spec.capacity > 0, is_first = first[rank_] == 0;
   const std::optional<ListOrder> sorts = layer.spec.save ? orders_[k] : std::nullopt;
+  const nb::gil_scoped_release release;
+  Lists lists;
   Array<unsigned char> message;
   if (own) {
-    const nb::gil_scoped_release release;
-    const Lists lists = lists_of(*own);
+    lists = lists_of(*own);
     const std::uint32_t n = first[rank_ + 1] - first[rank_];
-    if (sorts)
-      order.own = std::make_shared<OwnEvents>(lists, static_cast<int>(n), layer.n_steps, layer.n_samples, *sorts);
+    if (sorts) order.own = std::make_shared<OwnEvents>(lists, static_cast<int>(n), n_steps, n_samples, *sorts);
     message = shard_message(lists, n_lists, n, limited && is_first ? own->n_dropped() : nullptr, order.own.get());
   }
-  std::vector<In<unsigned char>> held;
-  std::vector<Message> messages = messages_of(k, layer, own, std::move(message), held);
-  if (owns_all(k)) return {};
-  nb::gil_scoped_release release;
-  if (sorts) {
-    order.sorted = std::make_shared<SortedLists>(messages, first, layer.n_steps, layer.n_samples, *sorts);
-    for (std::size_t r = 0; r < messages.size(); ++r) {
-      const std::size_t end = order.sorted->ends()[r];
-      messages[r] = {messages[r].data + end, messages[r].size - end};
+  std::vector<Message> messages =
+      exchange_->gather(Message::of(message), {"lists", {}, [&](int r) {
+                                                 return made_up_lists(lists, n_steps, n_samples, first, rank_,
+                                                                      static_cast<std::size_t>(r), limited, sorts);
+                                               }});
+  MergedLists merged;
+  if (!owns_all(k)) {
+    if (sorts) {
+      order.sorted = std::make_shared<SortedLists>(messages, first, n_steps, n_samples, *sorts);
+      for (std::size_t r = 0; r < messages.size(); ++r) {
+        const std::size_t end = order.sorted->ends()[r];
+        messages[r] = {messages[r].data + end, messages[r].size - end};
+      }
     }
+    merged = merge_messages(messages, n_lists, limited, first);
   }
-  return merge_messages(messages, n_lists, limited, first);
+  exchange_->release(Exchange::layers);
+  return merged;
 }
 
 Array<float> ChainShards::whole_potentials(std::size_t k, const PyLayer& layer,
                                            const std::shared_ptr<PyRun>& own) const {
   const std::vector<std::uint32_t>& first = first_[k];
   const std::size_t n_rows = static_cast<std::size_t>(layer.n_steps) * layer.n_samples, n = first.back();
-  std::vector<In<float>> held;
-  for (nb::handle part : nb::cast<nb::list>(python_.attr("potentials")(k, own, n_rows)))
-    held.push_back(nb::cast<In<float>>(part));
-  if (owns_all(k)) return {};
-  Array<float> potentials(n_rows * n);
-  for (std::size_t r = 0; r + 1 < first.size(); ++r) {
-    const std::size_t n_here = first[r + 1] - first[r];
-    if (held[r].size() != n_rows * n_here)
-      throw InputError("ShapeError", "ChainShards: got " + std::to_string(held[r].size()) + " potentials of rank " +
-                                         std::to_string(r) + ", not " + std::to_string(n_rows * n_here));
-    for (std::size_t i = 0; i < n_rows; ++i)
-      std::copy_n(held[r].data() + i * n_here, n_here, potentials.data() + i * n + first[r]);
+  Content content{"potentials"};
+  for (std::size_t r = 0; r + 1 < first.size(); ++r)
+    content.sizes.push_back(sizeof(float) * n_rows * (first[r + 1] - first[r]));
+  const nb::gil_scoped_release release;
+  const Message of_rank = own ? Message::of(own->potentials_data(), content.sizes[rank_] / sizeof(float)) : Message();
+  const std::vector<Message> messages = exchange_->gather(of_rank, content);
+  Array<float> potentials;
+  if (!owns_all(k)) {
+    potentials = Array<float>(n_rows * n);
+    for (std::size_t r = 0; r < messages.size(); ++r) {
+      const std::size_t n_here = first[r + 1] - first[r];
+      const float* from = reinterpret_cast<const float*>(messages[r].data);
+      for (std::size_t i = 0; i < n_rows; ++i)
+        std::copy_n(from + i * n_here, n_here, potentials.data() + i * n + first[r]);
+    }
   }
+  exchange_->release(Exchange::layers);
   return potentials;
 }
 
@@ -165,63 +177,60 @@ Array<float> ChainShards::all_entries(const First& first, const PyRun& whole, co
   return found;
 }
 
-nb::list ChainShards::parts_for_owners(Read& read) const {
+// [R], each [sums over this rank's blocks of tiles][the owner's entries].
+std::vector<Array<float>> ChainShards::parts_for_owners(Read& read) const {
   const PyRun& whole = read.lists;
   const std::shared_ptr<SortedLists>& sorted = whole.order().sorted;
   const std::size_t n_given = read.by_event ? sorted->size() : whole.n_slots();
   const std::size_t n_rows = n_given ? read.d_value.size() / n_given : 0;
   const auto n_lists = static_cast<std::int64_t>(whole.n_lists());
-  nb::list parts;
-  if (sorted) {
-    if (!read.by_event)
-      read.d_value =
-          sorted->from_slots(lists_of(whole), static_cast<std::int64_t>(whole.n_slots()), read.d_value.data(), n_rows);
-    const nb::object all = to_numpy(read.d_value, {n_rows, sorted->size()});
-    for (std::size_t r = 0; r + 1 < read.first.size(); ++r)
-      parts.append(all[nb::make_tuple(
-          nb::ellipsis(), nb::slice(nb::cast(sorted->edges()[r]), nb::cast(sorted->edges()[r + 1]), nb::none()))]);
-    return parts;
-  }
-  std::vector<Array<float>> split;
-  {
-    const nb::gil_scoped_release release;
-    split = split_values(lists_of(whole), n_lists, read.d_value.data(), static_cast<int>(n_rows), read.first);
-  }
-  for (Array<float>& part : split) parts.append(to_numpy(part, {n_rows, n_rows ? part.size() / n_rows : 0}));
+  if (!sorted) return split_values(lists_of(whole), n_lists, read.d_value.data(), static_cast<int>(n_rows), read.first);
+  if (!read.by_event)
+    read.d_value =
+        sorted->from_slots(lists_of(whole), static_cast<std::int64_t>(whole.n_slots()), read.d_value.data(), n_rows);
+  std::vector<Array<float>> parts;
+  for (std::size_t r = 0; r + 1 < read.first.size(); ++r)
+    parts.push_back(columns(read.d_value.data(), n_rows, sorted->size(), static_cast<std::size_t>(sorted->edges()[r]),
+                            static_cast<std::size_t>(sorted->edges()[r + 1])));
   return parts;
 }
 
 std::vector<Array<float>> ChainShards::to_owners(std::size_t k, std::vector<Read> reads) const {
-  nb::list given;
+  const std::size_t n_ranks = first_[k].size() - 1;
+  const nb::gil_scoped_release release;
+  // A message has the sums of the first read, then those of the next.
+  std::vector<Array<float>> given(n_ranks);
   std::vector<std::size_t> n_values;
   for (Read& read : reads) {
     const std::shared_ptr<OwnEvents>& events = read.lists.order().own;
     n_values.push_back(events ? events->size() : n_own(read.first, read.lists));
-    given.append(first_[k][rank_] == first_[k][rank_ + 1] ? nb::none() : nb::object(parts_for_owners(read)));
+    if (n_blocks_[k][rank_] == 0) continue;
+    std::vector<Array<float>> parts = parts_for_owners(read);
+    for (std::size_t r = 0; r < n_ranks; ++r) given[r] = joined(std::move(given[r]), std::move(parts[r]));
   }
-  const nb::list got = nb::cast<nb::list>(python_.attr("to_owners")(k, given, n_values));
-  std::vector<In<float>> held;
+  Content content{"list gradients"};
+  const std::size_t n_all = std::accumulate(n_values.begin(), n_values.end(), std::size_t{0});
+  for (const std::size_t n : n_blocks_[k]) content.sizes.push_back(sizeof(float) * n * n_all);
+  std::vector<Message> to;
+  for (const Array<float>& part : given) to.push_back(Message::of(part.data(), part.size()));
+  exchange_->start(Exchange::layers, to, content);
+  const std::vector<Message> from = exchange_->finish(Exchange::layers);
   std::vector<std::vector<const float*>> rows(reads.size());
-  for (std::size_t j = 0; j < reads.size(); ++j)
-    for (nb::handle block : nb::cast<nb::list>(got[j])) {
-      held.push_back(nb::cast<In<float>>(block));
-      const In<float>& sums = held.back();
-      for (std::size_t row = 0; n_values[j] && row < sums.size() / n_values[j]; ++row)
-        rows[j].push_back(sums.data() + row * n_values[j]);
-    }
+  for (std::size_t r = 0; r < n_ranks; ++r) {
+    const float* next = reinterpret_cast<const float*>(from[r].data);
+    for (std::size_t j = 0; j < reads.size(); ++j)
+      for (std::size_t block = 0; block < n_blocks_[k][r]; ++block)
+        rows[j].push_back(std::exchange(next, next + n_values[j]));
+  }
   std::vector<Array<float>> found;
-  const nb::gil_scoped_release release;
   for (std::size_t j = 0; j < reads.size(); ++j) {
-    const std::vector<int>& folds = folds_[k];
     const std::size_t n = n_values[j];
-    if (n && rows[j].size() != folds.size())
-      throw InputError("ShapeError", "ChainShards: got " + std::to_string(rows[j].size()) +
-                                         " sums of blocks of tiles; " + std::to_string(folds.size()) + " add up");
     Array<float>& sum = found.emplace_back(n);
-    if (n) add_branches(rows[j], folds, n, sum.data());
+    if (n) add_branches(rows[j], folds_[k], n, sum.data());
     if (const std::shared_ptr<OwnEvents>& events = reads[j].lists.order().own)
       sum = events->to_slots(sum.data(), reads[j].lists.own_run()->n_slots());
   }
+  exchange_->release(Exchange::layers);
   return found;
 }
 

@@ -134,7 +134,7 @@ void register_engine(nb::module_& m) {
   nb::class_<SparseRowsOf>(
       m, "SparseRows",
       "Sparse synapses as a layer reads them, see host/src/cpu/sparse_rows.h: for each receiver from\n"
-      "`first` on its senders, ascending. by_blocks: for a shard with an exchange.")
+      "`first` on its senders, ascending. by_blocks: of a shard of several ranks.")
       .def(
           "__init__",
           [](SparseRowsOf* self, int n_pre, const In<std::int64_t>& offsets, const In<std::int32_t>& senders,
@@ -203,7 +203,7 @@ void register_engine(nb::module_& m) {
           [](PyLayer* self, LayerSpec spec, std::vector<std::string> states, std::vector<PySource> sources,
              std::vector<In<float>> entries, std::vector<std::vector<std::optional<In<float>>>> derivatives,
              std::optional<In<float>> grad_threshold, std::optional<In<float>> bias, std::vector<PyLoop> loops,
-             std::shared_ptr<PyExchange> exchange) {
+             std::shared_ptr<LayerRanks> ranks) {
             if (states.size() != static_cast<std::size_t>(spec.shape->n_states))
               throw InputError("ShapeError", "LayerCall: states has " + std::to_string(states.size()) +
                                                  " names; allowed: " + std::to_string(spec.shape->n_states) +
@@ -220,12 +220,12 @@ void register_engine(nb::module_& m) {
                                std::move(loops),
                                std::nullopt,
                                nullptr,
-                               std::move(exchange),
+                               std::move(ranks),
                                {}};
           },
           "spec"_a, nb::kw_only(), "states"_a, "sources"_a, "entries"_a, "derivatives"_a,
           "grad_threshold"_a.none() = nb::none(), "bias"_a.none() = nb::none(), "loops"_a = std::vector<PyLoop>(),
-          "exchange"_a.none() = nb::none());
+          "ranks"_a.none() = nb::none());
 
   m.def(
       "neuron_shapes",

@@ -6,7 +6,7 @@ void register_build(nanobind::module_& m);      // build_bindings.cpp: instructi
 void register_engine(nanobind::module_& m);     // engine_bindings.cpp: what defines a layer and its calls
 void register_chain(nanobind::module_& m);      // chain_bindings.cpp: passes of layers and transforms
 void register_sharded(nanobind::module_& m);    // sharded_bindings.cpp: layers that span ranks
-void register_mpi(nanobind::module_& m);        // mpi_bindings.cpp: what such layers exchange, by MPI
+void register_exchange(nanobind::module_& m);   // exchange_bindings.cpp: the messages between ranks
 void register_batch(nanobind::module_& m);      // batch_bindings.cpp: batches out of an event cache
 void register_optimizer(nanobind::module_& m);  // optimizer_bindings.cpp: Adam
 void register_loss(nanobind::module_& m);       // loss_bindings.cpp: cross-entropy
@@ -21,7 +21,7 @@ NB_MODULE(_core, m) {
   sparsesnn::register_engine(m);
   sparsesnn::register_chain(m);
   sparsesnn::register_sharded(m);
-  sparsesnn::register_mpi(m);
+  sparsesnn::register_exchange(m);
   sparsesnn::register_batch(m);
   sparsesnn::register_optimizer(m);
   sparsesnn::register_loss(m);

@@ -3,28 +3,28 @@
 
 #include <nanobind/nanobind.h>
 
-#include "host/src/ranks/sharded.h"
+#include "host/src/ranks/exchange.h"
 
 namespace sparsesnn {
 
-// `python` has rank, size, first, scan(own, total, before), start(slot, parts, n_lists, n_kinds) and finish(slot) →
-// list of uint8 arrays; see host/comm/layer_exchange.py. Arrays are views, valid during the call; those of `start`
-// until `finish` of that slot.
-class PyExchange : public Exchange {
+// `python` is a host/comm/exchange.py. Arrays are views, valid during the call; those of `start` until `finish` of that
+// channel.
+class PyExchange final : public Exchange {
  public:
   explicit PyExchange(nanobind::object python);
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  const std::vector<std::uint32_t>& first() const override { return first_; }
   void scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) override;
-  void start(int slot, const std::vector<Message>& to, std::size_t n_lists, std::size_t n_kinds) override;
-  std::vector<Message> finish(int slot) override;
+  void release(int channel) override;
+
+ protected:
+  void start_messages(int channel, const std::vector<Message>& to, const Content& content) override;
+  std::vector<Message> finish_messages(int channel, const std::vector<std::size_t>& sizes) override;
+  std::vector<Message> gather_messages(Message own, const Content& content) override;
 
  private:
+  std::vector<Message> keep(int channel, nanobind::list received);
+
   nanobind::object python_;
-  nanobind::list received_[2];  // what `finish` returned, kept alive
-  int rank_, size_;
-  std::vector<std::uint32_t> first_;
+  nanobind::list received_[n_channels];  // keeps the arrays alive
 };
 
 }  // namespace sparsesnn

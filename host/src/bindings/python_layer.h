@@ -15,9 +15,9 @@
 #include "host/src/cpu/packing.h"
 #include "host/src/cpu/sparse_rows.h"
 #include "host/src/maps/windows.h"
+#include "host/src/ranks/exchange.h"
 #include "host/src/ranks/sorted_lists.h"
 #include "python_arrays.h"
-#include "python_exchange.h"
 
 namespace sparsesnn {
 
@@ -90,7 +90,7 @@ struct PyLayer {
   std::vector<PyLoop> loops;
   std::optional<std::vector<In<float>>> state;
   std::shared_ptr<PyLists> own_before;
-  std::shared_ptr<PyExchange> exchange;  // of a shard, else null
+  std::shared_ptr<LayerRanks> ranks;  // as in LayerInput
   std::optional<LayerInput> checked;
   // Set for a call: currents [T, B, N] or, the same at all steps, [B, N] of the whole population.
   std::optional<In<float>> currents = std::nullopt;
@@ -104,10 +104,10 @@ struct PyLayer {
                                            " neurons; the source has " + std::to_string(from.n_pre));
       return from.windows->weight_shape();
     }
-    return weight_shape(spec, from.n_pre, from.rows.get(), exchange != nullptr);
+    return weight_shape(spec, from.n_pre, from.rows.get(), ranks != nullptr);
   }
   std::vector<std::size_t> shape_of(const PyLoop& from) const {
-    return weight_shape(spec, spec.n_all(), from.rows.get(), exchange != nullptr);
+    return weight_shape(spec, spec.n_all(), from.rows.get(), ranks != nullptr);
   }
 
   const LayerInput& input() {
@@ -133,7 +133,7 @@ struct PyLayer {
     LayerInput in;
     in.n_steps = n_steps;
     in.n_samples = n_samples;
-    in.exchange = exchange.get();
+    in.ranks = ranks.get();
     for (const PySource& from : sources) {
       SourceInput source;
       source.n_pre = from.n_pre;

@@ -160,6 +160,7 @@ class PyRun {
     return values_.numpy({n_slots_});
   }
   nb::object dropped() { return dropped_.numpy({n_lists()}); }
+  const float* potentials_data() const { return potentials_.data(); }
   nb::object potentials() { return potentials_.numpy(shape()); }
   nb::list state() {
     for (Array<float>& one : std::exchange(made_state_, {}))

@@ -1,9 +1,8 @@
-// Python bindings of exchanges between ranks, carried out by Python, and of merging the lists of shards.
+// Python bindings of merging the lists of shards, and of sums over ranks.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -19,61 +18,14 @@
 #include "host/src/training/group_tree.h"
 #include "host/src/training/tile_sums.h"
 #include "python_arrays.h"
-#include "python_exchange.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace sparsesnn {
-
 namespace {
 
 using Out = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
-
-// A view of memory that the engine owns. Python must not keep it.
-template <class T>
-nb::ndarray<nb::numpy, T> view(T* data, std::initializer_list<std::size_t> shape) {
-  static char nobody;  // an owner, without which nanobind copies; not `data`, which may be null where it is empty
-  return nb::ndarray<nb::numpy, T>(const_cast<std::remove_const_t<T>*>(data), shape,
-                                   nb::capsule(&nobody, [](void*) noexcept {}));
-}
-
-}  // namespace
-
-PyExchange::PyExchange(nb::object python)
-    : python_(std::move(python)),
-      rank_(nb::cast<int>(python_.attr("rank"))),
-      size_(nb::cast<int>(python_.attr("size"))),
-      first_(nb::cast<std::vector<std::uint32_t>>(python_.attr("first"))) {
-  if (first_.size() != static_cast<std::size_t>(size_) + 1 || !std::is_sorted(first_.begin(), first_.end()))
-    throw InputError("ShapeError", "Exchange: first has " + std::to_string(first_.size()) + " numbers; give " +
-                                       std::to_string(size_ + 1) + " that ascend");
-}
-
-void PyExchange::scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) {
-  const nb::gil_scoped_acquire held;
-  python_.attr("scan")(view(own, {n}), view(total, {n}), view(before, {n}));
-}
-
-void PyExchange::start(int slot, const std::vector<Message>& to, std::size_t n_lists, std::size_t n_kinds) {
-  const nb::gil_scoped_acquire held;
-  nb::list parts;
-  for (const Message& part : to) parts.append(view(part.data, {part.size}));
-  python_.attr("start")(slot, parts, n_lists, n_kinds);
-}
-
-std::vector<Message> PyExchange::finish(int slot) {
-  const nb::gil_scoped_acquire held;
-  received_[slot] = nb::cast<nb::list>(python_.attr("finish")(slot));
-  std::vector<Message> from;
-  for (nb::handle part : received_[slot]) {
-    const auto array = nb::cast<In<unsigned char>>(part);
-    from.push_back({array.data(), array.size()});
-  }
-  return from;
-}
-
-namespace {
 
 // Does not check the ids: they are checked wherever the population's lists are read.
 Lists lists_of(const PyLists& from, std::uint32_t n_neurons, const char* caller) {
@@ -293,9 +245,6 @@ void look_meanwhile_by(nb::object look) {
 }  // namespace
 
 void register_sharded(nb::module_& m) {
-  nb::class_<PyExchange>(
-      m, "Exchange", "The requests of a shard's passes to the other ranks; see host/src/bindings/python_exchange.h.")
-      .def(nb::init<nb::object>(), "python"_a);
   nb::class_<OwnEvents>(m, "OwnEvents",
                         "The lists of a shard, sorted by sender for `order`: (delay, rows, groups) as of chunk_plan; "
                         "see host/src/ranks/sorted_lists.h.")

@@ -1,7 +1,6 @@
-// The backward pass of a layer. Chunk by chunk (layer.h) ∂L/∂i is computed backward through time: sample by sample if
-// neurons are connected to one another, else tile by tile. The gradients of weights and the tiles' shares of the list
-// gradients follow from it, tile by tile; then the shares are added up. For sources that list most of their neurons,
-// and for the loops of a layer that does, the list gradients come from a product over all neurons instead
+// The backward pass of a layer. Chunk by chunk (layer.h) ∂L/∂i is computed backward through time, tile by tile or
+// sample by sample (loop_order.h). The gradients of weights and the tiles' shares of the list gradients follow from it,
+// tile by tile; then the shares are added up, or the list gradients come from a product over all neurons
 // (dense_shares.h).
 #include <algorithm>
 #include <cstring>
@@ -9,7 +8,6 @@
 
 #include "axonal_delays.h"
 #include "chunks.h"
-#include "codelets/cpu/caches.h"
 #include "constant_sources.h"
 #include "dense_shares.h"
 #include "events.h"
@@ -21,6 +19,7 @@
 #include "host/src/ranks/sorted_lists.h"
 #include "host/src/training/group_sums.h"
 #include "host/src/training/tile_sums.h"
+#include "loop_order.h"
 #include "packing.h"
 #include "phases.h"
 #include "readout_backward.h"
@@ -54,21 +53,20 @@ void add_shares(const Kernels& kernels, std::size_t n_events, const float* share
 class Backward {
  public:
   Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const OutputGrads& d_out,
-           const Wanted& wanted, const OutputGrads& d_potentials);
+           const Wanted& wanted, const OutputGrads& d_potentials, const BackwardPolicy& policy);
   LayerGradients run();
 
  private:
   struct Sender {
     SenderInput input;
     const SparseRows* rows;  // of sparse synapses, else null: `M, N` below then means one number a synapse
-    const float* weight;     // [M, N] or null; of sparse synapses in the order of the rows
+    const float* weight;     // [M, N], of sparse synapses in the order of the rows; null: tiles make no shares
     LeafSums sums;           // of d_weight [K, M, N]
     Array<float> group;      // [M, N], if a group of samples takes several chunks
     // For a convolution `weight` is null, and `M, N` means one number a weight, in packed order until the end.
     const Windows* windows = nullptr;
     WindowSender window = {};
     Array<float> by_sample = {};          // [samples of the chunk][M, N + slack]
-    const float* dense_weight = nullptr;  // [M, N] if list gradients come from a product; `weight` is null then
     const SortedLists* sorted = nullptr;  // if these hold its events
   };
 
@@ -78,15 +76,14 @@ class Backward {
   void share_out(int c);
   void return_step(const Chunk& chunk, int t);
   void run_states(const Chunk& chunk);
-  void run_tiles(int c0, int c1, const Leaf& leaf, const SenderSums* sums);
+  void run_tiles(const ChunkPass& at_hand);
   void keep_currents(const Chunk& chunk, int tile, const float* d_current) const;
   ChunkPass pass_of(int c, const Leaf& leaf, const SenderSums* sums) const;
   void run_leaf(int c0, int c1, const Leaf& leaf);
   void run_sparse(const ChunkPass& at_hand, int sender);
   void run_windows(const Chunk& chunk, const Leaf& leaf, Sender& of);
+  void sum_shares(int c, int source);
   void unpack_windows();
-  // Whether ∂L/∂i is kept for all tiles of a chunk, not for one tile at a time.
-  bool keeps_all() const { return !by_tile_ || dense_; }
   const std::vector<TileBlock>& share_blocks(const Sender& of) const { return of.rows ? sparse_blocks_ : blocks_; }
   const Events& events(int c, int k) const {
     return senders_[k].sorted ? senders_[k].sorted->events(c) : events_[at(c, k)];
@@ -102,12 +99,13 @@ class Backward {
   const Wanted& wanted_;
   const Kernels& kernels_ = chosen_kernels();
   const int n_steps_, n_samples_, n_tiles_, n_groups_;
+  const BackwardPolicy& policy_;
   const bool separate_;
   const bool by_blocks_;
   const std::vector<TileBlock> blocks_;         // of this layer's tiles
   const std::vector<TileBlock> sparse_blocks_;  // for the shares of sparse synapses, which are sums of blocks already
   const std::size_t n_, row_;                   // neurons; the same padded to whole tiles
-  const bool spiking_, recurrent_, by_tile_;
+  const bool spiking_, by_tile_, keeps_all_;
   const int n_parts_;  // the parts of a tile's senders, so that even few tiles occupy all threads
   const std::int64_t n_slots_;
   const Padded neuron_;
@@ -124,7 +122,6 @@ class Backward {
   Array<float> d_bias_, d_slots_, d_current_, d_currents_, shares_;
   std::vector<Array<float>> d_state_, d_parameters_by_sample_;
   Array<float> returned_;      // [loops][slots], list gradients through loops, if a product gives them; else empty
-  bool dense_ = false;         // some list gradients come from a product
   std::size_t most_rows_ = 0;  // of a chunk
   std::vector<Array<float>> worker_d_current_;  // [rows][W] each, tile by tile; made by the first tile of a worker
   BackwardPass pass_{};
@@ -132,7 +129,7 @@ class Backward {
 };
 
 Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const OutputGrads& d_out,
-                   const Wanted& wanted, const OutputGrads& d_potentials)
+                   const Wanted& wanted, const OutputGrads& d_potentials, const BackwardPolicy& policy)
     : spec_(spec),
       input_(input),
       saved_(saved),
@@ -142,22 +139,23 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
       n_samples_(input.n_samples),
       n_tiles_(spec.n_tiles()),
       n_groups_(count_groups(input.n_samples)),
+      policy_(policy),
       separate_(wanted.n_batch > 0),
-      by_blocks_(input.exchange != nullptr),
+      by_blocks_(input.ranks != nullptr),
       blocks_(tile_blocks(spec.first_tile(), spec.first_tile() + spec.n_tiles())),
       sparse_blocks_(by_blocks_ ? blocks_.size() : 1, TileBlock{0, 1}),
       n_(static_cast<std::size_t>(spec.n)),
       row_(static_cast<std::size_t>(spec.n_padded())),
       spiking_(spec.fires),
-      recurrent_(!input.loops.empty()),
-      by_tile_(runs_by_tile(spec, input)),
+      by_tile_(policy.order == LoopOrder::by_tile),
+      keeps_all_(policy.keeps_all_tiles()),
       n_parts_(by_tile_ ? 1 : (2 * num_threads() - 1 + n_tiles_) / n_tiles_),
       n_slots_(spiking_ ? saved.lists.offsets[static_cast<std::int64_t>(n_steps_) * n_samples_] : 0),
       neuron_(spec, input),
       loops_(spec, input),
       delay_grads_(spec, input, wanted.delays),
       leaves_(make_leaves(input.n_samples, spec.first_sample, wanted.n_batch)),
-      chunks_(make_chunks(spec, input, leaves_)) {
+      chunks_(make_chunks(chunk_plan(by_tile_), input.n_steps, input.n_samples, leaves_)) {
   // A leaf's first chunk writes all of a weight gradient; without chunks there is no such write.
   const auto weight_like = [&](std::size_t n_pre, const SparseRows* rows, const Windows* windows = nullptr) {
     const std::size_t n_branches = leaves_.empty() ? 0 : leaves_.back().branch + 1;
@@ -172,22 +170,20 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   for (std::size_t k = 0; k < n_sources; ++k) {
     const SourceInput& from = input.sources[k];
     if (wanted.weight[k]) out_.d_weight[k] = weight_like(from.n_pre, from.rows, from.windows);
-    const float* weight = wanted.value[k] && !from.windows ? from.weight : nullptr;
+    const bool dense = policy.sources[k] == ListGradients::product;
+    const float* weight = policy.sources[k] == ListGradients::shares ? from.weight : nullptr;
     if (weight && from.rows) {
       packed_.push_back(pack_rows_of(*from.rows, weight, spec.bf16, "weight"));
       weight = static_cast<const float*>(packed_.back().data);
     }
-    const bool dense = weight && !from.rows && listed_densely(from.lists, from.n_pre, from.delay, n_steps_, n_samples_);
     const bool sorted = from.sorted && !from.windows && from.sorted->serves(from.delay, chunks_);
     if (wanted.value[k] && sorted && !dense)
       out_.d_value[k] = Array<float>(from.sorted->size() * n_value_blocks());
     else if (wanted.value[k])  // windows add to the gradient
       out_.d_value[k] = value_grads(from, from.windows ? 0 : n_steps_, n_samples_, n_value_blocks());
-    add_sender({from.lists, from.n_pre, from.delay, wanted.value[k] && !dense}, from.rows, dense ? nullptr : weight,
+    add_sender({from.lists, from.n_pre, from.delay, wanted.value[k] && !dense}, from.rows, weight,
                out_.d_weight[k].data(), from.windows);
-    if (dense) senders_.back().dense_weight = weight;
     if (sorted) senders_.back().sorted = from.sorted;
-    dense_ = dense_ || dense;
     if (!from.windows) continue;
     packed_.push_back(pack_windows(*from.windows, from.weight, spec.bf16));
     senders_.back().window = {from.windows, from.lists, from.delay, static_cast<const float*>(packed_.back().data),
@@ -219,15 +215,10 @@ Backward::Backward(const LayerSpec& spec, const LayerInput& input, const LayerSa
   pass_.n_kept = loops_.n_kept(n_steps_);
   if (spiking_ && !by_tile_) d_currents_ = Array<float>(pass_.n_kept * n_samples_ * row_);
   for (const Chunk& chunk : chunks_) most_rows_ = std::max(most_rows_, chunk.n_rows());
-  // Smaller weights are read equally fast sample by sample, and threads need not wait for one another.
-  const auto plain = [](const LoopInput& loop) { return !loop.rows && !loop.axonal; };
-  if (recurrent_ && n_ * n_ * sizeof(float) > recurrent_bytes &&
-      std::all_of(input.loops.begin(), input.loops.end(), plain) &&
-      listed_densely(saved.lists, spec.n, 0, n_steps_, n_samples_))
-    returned_ = Array<float>(input.loops.size() * n_slots_);
+  if (policy.loops_by_product) returned_ = Array<float>(input.loops.size() * n_slots_);
   pass_.returned = returned_.data();
-  if (keeps_all())  // a product also reads rows that are never written
-    d_current_ = dense_ || returned_ ? Array<float>::zeros(most_rows_ * row_) : Array<float>(most_rows_ * row_);
+  if (keeps_all_)  // a product also reads rows that are never written
+    d_current_ = policy.has_product() ? Array<float>::zeros(most_rows_ * row_) : Array<float>(most_rows_ * row_);
   worker_d_current_.resize(num_threads());
   pass_.n_slots = n_slots_;
   pass_.d_values = d_values_;
@@ -353,28 +344,23 @@ ChunkPass Backward::pass_of(int c, const Leaf& leaf, const SenderSums* sums) con
           listed_[c].starts.data()};
 }
 
-// A tile's part of chunks c0..c1-1, one after the other.
-void Backward::run_tiles(int c0, int c1, const Leaf& leaf, const SenderSums* sums) {
+void Backward::run_tiles(const ChunkPass& at_hand) {
   const int n_items = n_tiles_ * n_parts_, n_workers = std::min(n_items, num_threads());
   parallel_for(n_items, [&](int item, int worker) {
-    for (int c = c0; c < c1; ++c) {
-      const ChunkPass at_hand = pass_of(c, leaf, sums);
-      const int p = item / n_parts_;
-      float* d_current = d_current_.data() + (keeps_all() ? at_hand.chunk.n_rows() * spec_.tile_width * p : 0);
-      if (by_tile_) {
-        const PhaseTimer timer(Phase::step_grad, n_workers);
-        if (!keeps_all()) {
-          Array<float>& own =
-              worker_d_current_[worker];  // any thread may get a tile, and not all threads may be needed
-          if (!own) own = Array<float>(most_rows_ * spec_.tile_width);
-          d_current = own.data();
-        }
-        kernels_.state_grad_by_tile(pass_, at_hand, p, d_current);
+    const int p = item / n_parts_;
+    float* d_current = d_current_.data() + (keeps_all_ ? at_hand.chunk.n_rows() * spec_.tile_width * p : 0);
+    if (by_tile_) {
+      const PhaseTimer timer(Phase::step_grad, n_workers);
+      if (!keeps_all_) {
+        Array<float>& own = worker_d_current_[worker];  // any thread may get a tile, and not all threads may be needed
+        if (!own) own = Array<float>(most_rows_ * spec_.tile_width);
+        d_current = own.data();
       }
-      if (wanted_.currents && item % n_parts_ == 0) keep_currents(at_hand.chunk, p, d_current);
-      const PhaseTimer timer(Phase::deliver_grad, n_workers);
-      kernels_.weight_grad(pass_, at_hand, p, {item % n_parts_, n_parts_}, d_current);
+      kernels_.state_grad_by_tile(pass_, at_hand, p, d_current);
     }
+    if (wanted_.currents && item % n_parts_ == 0) keep_currents(at_hand.chunk, p, d_current);
+    const PhaseTimer timer(Phase::deliver_grad, n_workers);
+    kernels_.weight_grad(pass_, at_hand, p, {item % n_parts_, n_parts_}, d_current);
   });
 }
 
@@ -394,51 +380,52 @@ void Backward::keep_currents(const Chunk& chunk, int tile, const float* d_curren
     }
 }
 
-// Chunks c0..c1-1, which make up a leaf: one after the other if a step needs all tiles, such as a sum over
-// them, else tile by tile, so that threads wait for one another only at the end.
+// Chunks c0..c1-1, which make up a leaf.
 void Backward::run_leaf(int c0, int c1, const Leaf& leaf) {
   std::vector<SenderSums> sums;
-  bool waits = keeps_all();
-  for (const Sender& from : senders_) {
+  for (const Sender& from : senders_)
     sums.push_back(
         {from.input.n_pre, from.weight, from.windows ? nullptr : from.sums.of(leaf), from.group.data(), from.rows});
-    waits = waits || from.weight;
-  }
-  if (!waits) return run_tiles(c0, c1, leaf, sums.data());
   for (int c = c0; c < c1; ++c) {
     const Chunk& chunk = chunks_[c];
     share_out(c);
+    const ChunkPass at_hand = pass_of(c, leaf, sums.data());
     if (!by_tile_) run_states(chunk);
-    run_tiles(c, c + 1, leaf, sums.data());
+    run_tiles(at_hand);
     for (int k = 0; k < n_senders(); ++k)
       if (senders_[k].rows)
-        run_sparse(pass_of(c, leaf, sums.data()), k);
+        run_sparse(at_hand, k);
       else if (senders_[k].windows)
         run_windows(chunk, leaf, senders_[k]);
-    for (std::size_t k = 0; k < input_.sources.size(); ++k) {
-      const std::size_t n_values = out_.d_value[k].size() / n_value_blocks();
-      if (const float* weight = senders_[k].dense_weight)
-        dense_list_grads(kernels_, spec_, chunk, n_samples_, senders_[k].input, weight, d_current_.data(),
-                         {blocks_, by_blocks_, out_.d_value[k].data(), n_values});
-      if (!senders_[k].weight) continue;
-      const Events& heard = events(c, k);
-      const SortedLists* const sorted = senders_[k].sorted;
-      const std::vector<TileBlock>& blocks = share_blocks(senders_[k]);
-      float *const shares = arrived_[at(c, k)].shares, *const d_value = out_.d_value[k].data();
-      std::vector<float*> sums;  // one per block, in the place of its first shares
-      float* next = shares;
-      for (const TileBlock& block : blocks) sums.push_back(std::exchange(next, next + block.n * heard.n));
-      add_shares(kernels_, heard.n, shares, blocks, by_blocks_,
-                 [&](std::size_t j, std::size_t first, const float* sum, std::size_t n) {
-                   if (sorted)
-                     sorted->put(c, first, sum, n, d_value + j * n_values);
-                   else
-                     std::copy_n(sum, n, sums[j] + first);
-                 });
-      sums.resize(n_value_blocks());
-      if (!sorted) put_in_lists(heard, {sums.begin(), sums.end()}, d_value, n_values);
-    }
+    for (std::size_t k = 0; k < input_.sources.size(); ++k)
+      if (policy_.sources[k] == ListGradients::product)
+        dense_list_grads(kernels_, spec_, chunk, n_samples_, senders_[k].input, input_.sources[k].weight,
+                         d_current_.data(),
+                         {blocks_, by_blocks_, out_.d_value[k].data(), out_.d_value[k].size() / n_value_blocks()});
+      else if (policy_.sources[k] == ListGradients::shares)
+        sum_shares(c, static_cast<int>(k));
   }
+}
+
+// Adds up the tiles' shares of the gradients of a source's lists in a chunk.
+void Backward::sum_shares(int c, int source) {
+  const Sender& from = senders_[source];
+  const Events& heard = events(c, source);
+  const std::vector<TileBlock>& blocks = share_blocks(from);
+  float *const shares = arrived_[at(c, source)].shares, *const d_value = out_.d_value[source].data();
+  const std::size_t n_values = out_.d_value[source].size() / n_value_blocks();
+  std::vector<float*> sums;  // one per block, in the place of its first shares
+  float* next = shares;
+  for (const TileBlock& block : blocks) sums.push_back(std::exchange(next, next + block.n * heard.n));
+  add_shares(kernels_, heard.n, shares, blocks, by_blocks_,
+             [&](std::size_t j, std::size_t first, const float* sum, std::size_t n) {
+               if (from.sorted)
+                 from.sorted->put(c, first, sum, n, d_value + j * n_values);
+               else
+                 std::copy_n(sum, n, sums[j] + first);
+             });
+  sums.resize(n_value_blocks());
+  if (!from.sorted) put_in_lists(heard, {sums.begin(), sums.end()}, d_value, n_values);
 }
 
 // Samples separately, each in the order of its chunks; a chunk with the first steps completes the groups' sums.
@@ -490,13 +477,13 @@ LayerGradients layer_backward(const LayerSpec& spec, const LayerInput& input, co
                               const OutputGrads& d_out, const Wanted& wanted, const OutputGrads& d_potentials) {
   check_layer(spec, input);
   if (has_constant_sources(input)) return backward_constant_sources(spec, input, saved, d_out, wanted, d_potentials);
-  if (input.exchange && !input.loops.empty())
-    return recurrent_backward(spec, input, saved, d_out, wanted, d_potentials);
-  const bool by_row = runs_by_row(spec, input);
-  if (!by_row && !goes_by_list(spec, input, wanted))
-    return Backward(spec, input, saved, d_out, wanted, d_potentials).run();
-  LayerGradients out = by_row ? window_backward(spec, input, saved, d_out.data, wanted)
-                              : readout_backward(spec, input, saved, d_out, wanted, d_potentials);
+  if (input.ranks && !input.loops.empty()) return recurrent_backward(spec, input, saved, d_out, wanted, d_potentials);
+  const BackwardPolicy policy = backward_policy(spec, input, saved, wanted);
+  if (policy.order == LoopOrder::by_tile || policy.order == LoopOrder::by_sample)
+    return Backward(spec, input, saved, d_out, wanted, d_potentials, policy).run();
+  LayerGradients out = policy.order == LoopOrder::by_row
+                           ? window_backward(spec, input, saved, d_out.data, wanted)
+                           : readout_backward(spec, input, saved, d_out, wanted, d_potentials);
   for (std::size_t k = 0; k < out.d_value.size(); ++k)
     sort_value_grads(input.sources[k], input.n_samples, out.d_value[k]);
   return out;

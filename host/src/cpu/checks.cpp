@@ -91,7 +91,7 @@ namespace {
 void check_windows(const LayerSpec& spec, const LayerInput& input) {
   for (const SourceInput& source : input.sources) {
     if (!source.windows) continue;
-    if (input.exchange)
+    if (input.ranks)
       throw InputError("ShapeError", "layer: a shard has windows as input; allowed for whole populations only");
     if (source.windows->n_post() != spec.n)
       throw InputError("ShapeError", "layer: windows give maps of " + std::to_string(source.windows->n_post()) +

@@ -31,12 +31,4 @@ std::vector<Chunk> make_chunks(const ChunkPlan& plan, int n_steps, int n_samples
   return chunks;
 }
 
-bool runs_by_tile(const LayerSpec& spec, const LayerInput& input) {
-  return spec.fires && input.loops.empty() && !input.reads_rows() && spec.n_tiles() >= num_threads();
-}
-
-std::vector<Chunk> make_chunks(const LayerSpec& spec, const LayerInput& input, const std::vector<Leaf>& leaves) {
-  return make_chunks(chunk_plan(runs_by_tile(spec, input)), input.n_steps, input.n_samples, leaves);
-}
-
 }  // namespace sparsesnn

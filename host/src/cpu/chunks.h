@@ -17,13 +17,8 @@ struct ChunkPlan {
 // The plan of a layer whose ∂L/∂i runs tile by tile, or not.
 ChunkPlan chunk_plan(bool by_tile);
 
-// Whether the backward pass of a layer runs tile by tile: its neurons are not connected to one another, no row of
-// weights is read whole, and there is a tile for every thread.
-bool runs_by_tile(const LayerSpec& spec, const LayerInput& input);
-
 // The chunks of a backward pass in their order: leaves and in them groups of samples ascending, within them steps
 // descending.
 std::vector<Chunk> make_chunks(const ChunkPlan& plan, int n_steps, int n_samples, const std::vector<Leaf>& leaves);
-std::vector<Chunk> make_chunks(const LayerSpec& spec, const LayerInput& input, const std::vector<Leaf>& leaves);
 
 }  // namespace sparsesnn

@@ -93,11 +93,11 @@ struct PerNeuron {
   float operator[](int n) const { return data[one_for_all ? 0 : n]; }
 };
 
-class Exchange;
+struct LayerRanks;
 
 struct LayerInput {
   int n_steps = 0, n_samples = 0;
-  Exchange* exchange = nullptr;  // for a shard, with the ranks that hold the other shards (sharded.h)
+  const LayerRanks* ranks = nullptr;  // of a shard: those that own neurons of the layer (exchange.h)
   std::vector<SourceInput> sources;
   std::vector<LoopInput> loops;
   PerNeuron entries[max_entries];                   // of the shape, in its order
@@ -160,7 +160,7 @@ struct Wanted {
 };
 
 struct LayerGradients {
-  // Per source: [M, N], or one number per sparse synapse; [slots], for a shard with an exchange [K, slots], sums of its
+  // Per source: [M, N], or one number per sparse synapse; [slots], for a shard of several ranks [K, slots], sums of its
   // blocks of tiles (tile_sums.h); in the order of the source's sorted lists, if it has any.
   std::vector<Array<float>> d_weight, d_value;
   std::vector<Array<float>> d_loops;       // per loop, as for a source

@@ -3,15 +3,14 @@
 #include <optional>
 
 #include "axonal_delays.h"
-#include "codelets/cpu/caches.h"
 #include "constant_sources.h"
 #include "engine.h"
 #include "host/src/cpu/kernels/kernels.h"
-#include "host/src/machine/choices.h"
 #include "host/src/machine/isa.h"
 #include "host/src/machine/thread_pool.h"
 #include "host/src/maps/windows.h"
 #include "host/src/ranks/sharded.h"
+#include "loop_order.h"
 #include "packing.h"
 #include "phases.h"
 #include "sparse_rows.h"
@@ -79,34 +78,23 @@ std::vector<Source> whole_rows(const LayerSpec& spec, const LayerInput& input, s
   return sources;
 }
 
-// Feed-forward: tile by tile over the whole sequence, so that a tile's columns stay in its core's L2 cache. Calls
-// body(pass with those columns, tile, block of samples), the blocks of a tile one after another.
-template <class Body>
-void each_tile(const ForwardPass& pass, TileColumns& columns, Body&& body) {
+// Feed-forward: the blocks of samples of a tile, one after another, each over the whole sequence; then the capacity.
+void run_by_tile(const Kernels& kernels, const ForwardPass& pass, TileColumns& columns, const LayerRanks* ranks,
+                 Array<std::int32_t>& dropped) {
   const int n_items = pass.spec->n_tiles() * pass.n_blocks, n_workers = std::min(n_items, num_threads());
   parallel_for(n_items, [&](int item, int worker) {
-    const int p = item / pass.n_blocks;
+    const int p = item / pass.n_blocks, block = item % pass.n_blocks, b0 = block * pass.block_size;
     ForwardPass here = pass;
     here.sources = columns.of(p, worker);
     const PhaseTimer timer(Phase::forward, n_workers);
-    body(here, p, item % pass.n_blocks);
+    kernels.forward(here, p, block, b0, std::min(pass.n_samples, b0 + pass.block_size));
   });
-}
-
-// Whether a layer that runs sample by sample first sums the input currents of its sources: tile by tile, their weights
-// are read once for many steps, and the weights of the loops then have the cache alone. That outweighs the extra reads
-// and writes if all weights together do not fit in a core's L2 cache, and more than a few spikes arrive in a step.
-bool lets_sources_wait(const LayerSpec& spec, const LayerInput& input) {
-  const std::int64_t n_lists = static_cast<std::int64_t>(input.n_steps) * input.n_samples;
-  std::size_t n_pre = input.loops.size() * static_cast<std::size_t>(spec.n_all());
-  std::int64_t n_arrive = 0;
-  for (const SourceInput& from : input.sources) {
-    if (from.packed) return false;
-    n_pre += static_cast<std::size_t>(from.n_pre);
-    n_arrive += from.lists.offsets[static_cast<std::int64_t>(from.n_list_steps) * input.n_samples];
-  }
-  return !input.reads_rows() && n_pre * spec.n_padded() * sizeof(float) > row_bytes_in_l2 && n_lists >= waiting_rows &&
-         n_arrive > few_arrivals * n_lists;
+  if (!dropped) return;
+  if (ranks) return select_shards(kernels, pass, *ranks->exchange, dropped.data());
+  parallel_for(pass.n_steps, [&](int t, int) {
+    for (int b = 0; b < pass.n_samples; ++b)
+      dropped[static_cast<std::size_t>(t) * pass.n_samples + b] = kernels.select(pass, t, b, nullptr);
+  });
 }
 
 // Recurrent: sample by sample, step by step; a sample's spikes become its own input some steps later. Calls body(pass,
@@ -227,18 +215,19 @@ Array<float> state_from_tiles(const LayerSpec& spec, const Array<float>& tiles, 
 LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   check_layer(spec, input);
   if (has_constant_sources(input)) return forward_constant_sources(spec, input);
-  if (runs_by_row(spec, input)) return window_forward(spec, input);
+  const ForwardPolicy policy = forward_policy(spec, input);
+  if (policy.order == LoopOrder::by_row) return window_forward(spec, input);
   const Kernels& kernels = chosen_kernels();
   const int n_samples = input.n_samples, n_tiles = spec.n_tiles();
   const bool spiking = spec.fires;
-  const bool by_sample = input.by_sample || !input.loops.empty() || spec.needs_step_order() || input.reads_rows();
+  const bool by_sample = policy.order == LoopOrder::by_sample;
   const std::size_t n_words = static_cast<std::size_t>(n_tiles) * input.n_steps * n_samples;
 
   const Padded neuron(spec, input);
   std::vector<Packed> packed;
   std::vector<Source> sources;
   std::optional<TileColumns> columns;
-  if (!by_sample || lets_sources_wait(spec, input))
+  if (!by_sample || policy.sources_first)
     columns.emplace(spec, input, by_sample);
   else
     sources = whole_rows(spec, input, packed);
@@ -289,23 +278,13 @@ LayerOutput layer_forward(const LayerSpec& spec, const LayerInput& input) {
   for (std::size_t s = 0; s < out.rows.size(); ++s) pass.rows.state[s + 1] = out.rows[s].data();
   pass.rows.current = out.currents.data();
   pass.starts_above_threshold = spiking && !input.state[0] && neuron.any_threshold_below_zero();
-  if (by_sample && input.exchange) {
-    run_by_step(kernels, pass, columns ? &*columns : nullptr, *input.exchange, out.dropped.data());
-  } else if (by_sample) {
-    run_by_sample(kernels, pass, columns ? &*columns : nullptr, out.dropped.data());
-  } else {
-    each_tile(pass, *columns, [&](const ForwardPass& here, int p, int block) {
-      const int b0 = block * block_size, b1 = std::min(n_samples, b0 + block_size);
-      kernels.forward(here, p, block, b0, b1);
-    });
-    if (limited && input.exchange)
-      select_shards(kernels, pass, *input.exchange, out.dropped.data());
-    else if (limited)
-      parallel_for(input.n_steps, [&](int t, int) {
-        for (int b = 0; b < n_samples; ++b)
-          out.dropped[static_cast<std::size_t>(t) * n_samples + b] = kernels.select(pass, t, b, nullptr);
-      });
-  }
+  TileColumns* const sources_first = policy.sources_first ? &*columns : nullptr;
+  if (!by_sample)
+    run_by_tile(kernels, pass, *columns, input.ranks, out.dropped);
+  else if (input.ranks)
+    run_by_step(kernels, pass, sources_first, *input.ranks, out.dropped.data());
+  else
+    run_by_sample(kernels, pass, sources_first, out.dropped.data());
   if (spiking) collect_lists(kernels, pass, out);
   out.state = std::move(states.states);
   out.state_in_tiles = true;

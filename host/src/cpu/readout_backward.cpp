@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "codelets/cpu/caches.h"
-#include "dense_shares.h"
 #include "events.h"
+#include "host/src/cpu/kernels/kernels.h"
 #include "host/src/machine/isa.h"
 #include "host/src/machine/thread_pool.h"
 #include "host/src/training/group_sums.h"
@@ -170,21 +169,6 @@ void Backward::add_groups_of(const Leaf& leaf, const Sender& from) const {
 }
 
 }  // namespace
-
-bool goes_by_list(const LayerSpec& spec, const LayerInput& input, const Wanted& wanted) {
-  if (spec.n_tiles() != 1 || input.reads_rows() || wanted.currents) return false;
-  // Traces belong to slots, loops to samples; and the groups of samples are all that threads can share.
-  if (spec.fires && (spec.n_learnt() || !input.loops.empty() || count_groups(input.n_samples) < num_threads()))
-    return false;
-  std::size_t n_pre = 0;
-  for (std::size_t k = 0; k < input.sources.size(); ++k) {
-    const SourceInput& from = input.sources[k];
-    n_pre += static_cast<std::size_t>(from.n_pre);
-    if (wanted.value[k] && listed_densely(from.lists, from.n_pre, from.delay, input.n_steps, input.n_samples))
-      return false;
-  }
-  return n_pre * spec.tile_width * sizeof(float) <= readout_bytes;
-}
 
 LayerGradients readout_backward(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved,
                                 const OutputGrads& d_out, const Wanted& wanted, const OutputGrads& d_potentials) {

@@ -8,9 +8,11 @@
 
 namespace sparsesnn {
 
+#ifdef SPARSESNN_HAS_BASE
 namespace base {
 extern const Kernels kernels;
 }
+#endif
 #ifdef SPARSESNN_HAS_AVX2
 namespace avx2 {
 extern const Kernels kernels;
@@ -33,7 +35,9 @@ struct Isa {
 // Plainest first. Each line tests the features that cmake/isa.cmake compiles for; the system must save the wide
 // registers too, which __builtin_cpu_supports includes.
 const Isa built[] = {
+#ifdef SPARSESNN_HAS_BASE
     {"base", &base::kernels, [] { return true; }},
+#endif
 #ifdef SPARSESNN_HAS_AVX2
     {"avx2", &avx2::kernels,
      [] {
@@ -52,22 +56,26 @@ const Isa built[] = {
 #endif
 };
 
+std::string join(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
 const Isa* best() {
-  const Isa* found = &built[0];
+  const Isa* found = nullptr;
   for (const Isa& isa : built)
     if (isa.runs_here()) found = &isa;
+  if (!found)
+    throw std::runtime_error("this build of sparsesnn has kernels for " + join(isas_built()) +
+                             " only, which this machine cannot run; build it again on this machine, or with the "
+                             "CMake option SPARSESNN_ISAS=base");
   return found;
 }
 
 std::atomic<const Isa*>& chosen() {
   static std::atomic<const Isa*> isa{best()};
   return isa;
-}
-
-std::string join(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
 }
 
 // `asked_by` names the setting, such as "SPARSESNN_ISA".
@@ -104,6 +112,7 @@ std::string isa_name() { return chosen().load()->name; }
 void set_isa(std::string_view name) { choose(name, "isa"); }
 
 void set_isa_from_environment() {
+  chosen();  // throws if no copy runs here
   const char* name = std::getenv("SPARSESNN_ISA");
   if (name && *name) choose(name, "SPARSESNN_ISA");
 }

@@ -10,10 +10,10 @@
 
 namespace sparsesnn {
 
-// Names of the instruction sets in this build, plainest first: "base", then "avx2" and "avx512" if compiled.
+// Names of the instruction sets in this build, plainest first: of "base", "avx2" and "avx512" those that were compiled.
 std::vector<std::string> isas_built();
 
-// Those that this machine can run; never empty.
+// Those that this machine can run; empty only if the module refuses to load.
 std::vector<std::string> isas_supported();
 
 // The instruction set in use: the best supported one until set_isa chooses another.
@@ -23,7 +23,8 @@ std::string isa_name();
 // in another thread.
 void set_isa(std::string_view name);
 
-// Applies the environment variable SPARSESNN_ISA, if it is set and not empty.
+// Applies the environment variable SPARSESNN_ISA, if it is set and not empty. Throws std::runtime_error if this machine
+// runs none of the instruction sets in this build.
 void set_isa_from_environment();
 
 }  // namespace sparsesnn

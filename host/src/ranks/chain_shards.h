@@ -1,4 +1,4 @@
-// The messages between a replica's ranks, which share the neurons of a chain's populations, between its layers.
+// The messages between a chain's layers, among the ranks of a replica, which share the neurons of its populations.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "exchange.h"
 #include "host/src/bindings/python_layer.h"
 #include "host/src/bindings/python_run.h"
 #include "shard_lists.h"
@@ -20,8 +21,8 @@ class ChainShards {
   // First neuron of every rank, and behind them the number of neurons: [R + 1].
   using First = std::vector<std::uint32_t>;
 
-  // `python` sends and receives; see engines/ranks/chain_shards.py.
-  explicit ChainShards(nb::object python);
+  // `python`: an engines/ranks/chain_shards.py.
+  explicit ChainShards(const nb::object& python);
   std::size_t size() const { return first_.size(); }
   const First& first(std::size_t layer) const { return first_[layer]; }
   const First& first_of_input(std::size_t input) const { return inputs_[input]; }
@@ -57,19 +58,15 @@ class ChainShards {
                           ValueOrder& order) const;
   Array<float> whole_potentials(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own) const;
 
-  // The messages of all ranks on the lists of population k; this rank sends `message` about its `own`; `held`: the
-  // arrays that the messages point into.
-  std::vector<Message> messages_of(std::size_t k, const PyLayer& layer, const std::shared_ptr<PyRun>& own,
-                                   Array<unsigned char> message, std::vector<In<unsigned char>>& held) const;
-
   // Splits the gradients of lists by the ranks that own the entries.
-  nb::list parts_for_owners(Read& read) const;
+  std::vector<Array<float>> parts_for_owners(Read& read) const;
 
-  nb::object python_;
+  std::shared_ptr<Exchange> exchange_;
   std::size_t rank_;
-  std::vector<First> first_, inputs_;             // by layer; by input of the chain
-  std::vector<std::vector<int>> folds_;           // by layer, as block_folds of tile_sums.h
-  std::vector<std::optional<ListOrder>> orders_;  // by layer, for whom its lists are sorted
+  std::vector<First> first_, inputs_;               // by layer; by input of the chain
+  std::vector<std::vector<int>> folds_;             // by layer, as block_folds of tile_sums.h
+  std::vector<std::vector<std::size_t>> n_blocks_;  // by layer, of each rank's tiles, [R]
+  std::vector<std::optional<ListOrder>> orders_;    // by layer, for whom its lists are sorted
 };
 
 }  // namespace sparsesnn

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "host/src/bindings/python_exchange.h"
+#include "exchange.h"
 
 namespace sparsesnn {
 
@@ -28,23 +28,31 @@ struct MpiCalls {
   int (*wait)(void* request, void* status);
   int (*test)(void* request, int* has_ended, void* status);
   int (*get_count)(const void* status, MpiHandle type, int* n);
+  int (*iallgather)(const void* from, int n, MpiHandle type, void* to, int n_each, MpiHandle to_type, MpiHandle comm,
+                    void* request);
+  int (*iallgatherv)(const void* from, int n, MpiHandle type, void* to, const int* n_each, const int* places,
+                     MpiHandle to_type, MpiHandle comm, void* request);
   MpiHandle comm, byte;
-  int tag;      // of slot 0; slot 1 and scans have the next tags
-  bool yields;  // other ranks may need this core
+  int tag;              // of channel 0; others have the next tags
+  bool yields;          // other ranks may need this core
+  std::size_t longest;  // bytes of a message; MPI counts them with an int. Longer ones are sent in pieces
 };
 
 // Recurrent layers exchange thousands of small messages in a training step, for which Python takes several times as
-// long as MPI. `python`: a host/comm/layer_exchange.py.
-class MpiExchange final : public PyExchange {
+// long as MPI.
+class MpiExchange final : public Exchange {
  public:
-  MpiExchange(nanobind::object python, const MpiCalls& calls);
-  MpiExchange(const MpiExchange&) = delete;
+  MpiExchange(int rank, int size, const MpiCalls& calls);
   void scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) override;
-  void start(int slot, const std::vector<Message>& to, std::size_t n_lists, std::size_t n_kinds) override;
-  std::vector<Message> finish(int slot) override;
+  void release(int channel) override;
   Traveled traveled();
   // Seconds of each of n exchanges of 8 bytes with all others, who call it too; they are not counted in `traveled`.
   std::vector<double> time_exchanges(int n);
+
+ protected:
+  void start_messages(int channel, const std::vector<Message>& to, const Content& content) override;
+  std::vector<Message> finish_messages(int channel, const std::vector<std::size_t>& sizes) override;
+  std::vector<Message> gather_messages(Message own, const Content& content) override;
 
  private:
   // For a request or a message, and a status: large enough for any library's.
@@ -54,19 +62,19 @@ class MpiExchange final : public PyExchange {
   };
   struct Slot {
     std::vector<Array<unsigned char>> received;  // [R]
-    std::vector<Handle> sends;                   // [R], that of this rank unused
+    std::vector<Handle> sends;
   };
-  void send(const void* data, std::size_t n_bytes, int to, int tag, Handle& request);
+  void send(Message message, int to, int channel);
+  Message receive(int from, int channel);
   std::size_t await_message(int from, int tag, Handle& message);
-  Message receive(int from, int tag, Array<unsigned char>& room);
-  // For scans.
-  void send_numbers(const std::int32_t* numbers, std::size_t n, int to, Handle& request);
-  const std::int32_t* receive_numbers(int from, std::size_t n);
   void wait(Handle& request);
+  void wait_for_sends(int channel);
+  // For scans.
+  void send_numbers(const std::int32_t* numbers, std::size_t n, int to);
+  const std::int32_t* receive_numbers(int from, std::size_t n);
 
   const MpiCalls calls_;
-  Slot slots_[2];
-  Array<unsigned char> scanned_;
+  Slot slots_[n_channels];
   Traveled traveled_;
 };
 

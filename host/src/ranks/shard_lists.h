@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "host/src/cpu/engine.h"
+#include "exchange.h"
 
 namespace sparsesnn {
 
@@ -12,16 +12,6 @@ namespace sparsesnn {
 inline std::size_t count_bytes(std::uint32_t most) { return most < 256 ? 1 : most < 65536 ? 2 : 4; }
 void pack_counts(const std::int32_t* counts, std::size_t n, std::size_t n_bytes, unsigned char* to);
 void unpack_counts(const unsigned char* from, std::size_t n, std::size_t n_bytes, std::int32_t* counts);
-
-// Bytes sent from one rank to another.
-struct Message {
-  const unsigned char* data = nullptr;
-  std::size_t size = 0;
-
-  static Message of(const float* numbers, std::size_t n) {
-    return {reinterpret_cast<const unsigned char*>(numbers), n * sizeof(float)};
-  }
-};
 
 class OwnEvents;
 

@@ -12,32 +12,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "exchange.h"
 #include "host/src/cpu/engine.h"
-#include "shard_lists.h"
 
 namespace sparsesnn {
 
 struct Kernels;
 class TileColumns;
-
-// Implemented over Python's communicators (sharded_bindings.cpp). Called only by the thread that runs the pass. Ranks
-// ascend with the neurons that they own.
-class Exchange {
- public:
-  virtual ~Exchange() = default;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  // First neuron of every rank, followed by the number of neurons: [R + 1].
-  virtual const std::vector<std::uint32_t>& first() const = 0;
-  std::uint32_t n_neurons(int r) const { return first()[r + 1] - first()[r]; }
-  // The sums of each of `n` numbers over all ranks, and over the ranks before this one.
-  virtual void scan(const std::int32_t* own, std::size_t n, std::int32_t* total, std::int32_t* before) = 0;
-  // Starts to send `to[r]` to each other rank r; `finish` waits for the messages of the others, [R], which stay valid
-  // until the next start. Two exchanges may be under way, in slots 0 and 1. Spikes end with n_kinds counts of each of
-  // n_lists lists; for sums n_lists is 0, and to[rank()] is this rank's own part.
-  virtual void start(int slot, const std::vector<Message>& to, std::size_t n_lists, std::size_t n_kinds) = 0;
-  virtual std::vector<Message> finish(int slot) = 0;
-};
 
 // Two halves of the samples, so that one can be computed while the messages of the other are under way.
 struct Half {
@@ -52,7 +33,7 @@ inline std::vector<Half> halves(int n_samples) {
 
 // The forward pass of a shard step by step. `columns`: if input currents of sources are stored before the loops run,
 // else null; `dropped`: [T·B] or null.
-void run_by_step(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, Exchange& exchange,
+void run_by_step(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, const LayerRanks& ranks,
                  std::int32_t* dropped);
 
 // Capacity of a shard of a layer that ran tile by tile.

@@ -23,9 +23,9 @@ struct Ranks {
   std::vector<std::vector<TileBlock>> blocks;
   std::vector<int> folds;
 
-  Ranks(const LayerSpec& spec, const Exchange& exchange) : first(exchange.first()), blocks(exchange.size()) {
+  Ranks(const LayerSpec& spec, const LayerRanks& ranks) : first(ranks.first), blocks(ranks.size()) {
     std::vector<TileBlock> all;
-    for (int r = 0; r < exchange.size(); ++r) {
+    for (int r = 0; r < ranks.size(); ++r) {
       const int w = spec.tile_width, begin = static_cast<int>(first[r]), end = static_cast<int>(first[r + 1]);
       blocks[r] = tile_blocks(begin / w, (end + w - 1) / w);
       all.insert(all.end(), blocks[r].begin(), blocks[r].end());
@@ -46,7 +46,7 @@ struct OwnGrads {
 class StepsBack {
  public:
   StepsBack(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const Lists& all,
-            const float* d_values, const Wanted& wanted, Exchange& exchange, const OutputGrads& d_potentials);
+            const float* d_values, const Wanted& wanted, const LayerRanks& ranks, const OutputGrads& d_potentials);
   OwnGrads run();
 
  private:
@@ -102,24 +102,25 @@ class StepsBack {
 };
 
 StepsBack::StepsBack(const LayerSpec& spec, const LayerInput& input, const LayerSaved& saved, const Lists& all,
-                     const float* d_values, const Wanted& wanted, Exchange& exchange, const OutputGrads& d_potentials)
+                     const float* d_values, const Wanted& wanted, const LayerRanks& ranks,
+                     const OutputGrads& d_potentials)
     : spec_(spec),
       saved_(saved),
       separate_(wanted.n_batch > 0),
       all_(all),
-      exchange_(exchange),
+      exchange_(*ranks.exchange),
       n_steps_(input.n_steps),
       n_samples_(input.n_samples),
       row_(static_cast<std::size_t>(spec.n_padded())),
-      ranks_(spec, exchange),
+      ranks_(spec, ranks),
       owners_(all, list(n_steps_, 0), ranks_.first),
-      blocks_(ranks_.blocks[exchange.rank()]),
+      blocks_(ranks_.blocks[ranks.rank()]),
       neuron_(spec, input),
       loops_(spec, input),
       delay_grads_(spec, input, wanted.delays),
       halves_(halves(n_samples_)),
       heard_(n_steps_),
-      sums_(halves_.size(), Sums(exchange.size())),
+      sums_(halves_.size(), Sums(ranks.size())),
       total_(saved.lists.offsets[list(n_steps_, 0)]),
       d_slots_(total_.size()),
       d_currents_(loops_.n_kept(n_steps_) * n_samples_ * row_),
@@ -198,7 +199,10 @@ void StepsBack::send(int t0, int t1, int h) {
     shares(t0 + step, half.b0 + i % half.size(), &at[static_cast<std::size_t>(i) * n_ranks],
            &stride[static_cast<std::size_t>(step) * n_ranks], sums_[h], rooms_[worker]);
   });
-  exchange_.start(h, to, 0, 0);
+  const std::size_t n_own = to[exchange_.rank()].size / blocks_.size();
+  exchange_.start(h, to, {"sums", {}, [this, n_own](int r) {
+                            return Array<unsigned char>::zeros(n_own * ranks_.blocks[r].size());
+                          }});
 }
 
 // The shares of one list: computed for the whole list at once, because the kernel works on many rows together; then
@@ -234,9 +238,7 @@ void StepsBack::shares(int t, int b, const std::size_t* at, const std::size_t* s
 // Adds the shares sent by all ranks to ∂L/∂(own list values) of steps t0..t1-1.
 void StepsBack::arrive(int t0, int t1, int h) {
   const Half half = halves_[h];
-  std::vector<Message> from = exchange_.finish(h);
-  const std::vector<float>& own = sums_[h][exchange_.rank()];
-  from[exchange_.rank()] = Message::of(own.data(), own.size());
+  const std::vector<Message> from = exchange_.finish(h);
   std::size_t n = 0;  // for each block of tiles
   for (int t = t0; t < t1; ++t) n += heard_[t].size() * n_own(t, half);
   std::vector<const float*> next;
@@ -301,7 +303,7 @@ LayerGradients recurrent_backward(const LayerSpec& spec, const LayerInput& input
   OwnGrads own;
   {
     const PhaseTimer timer(Phase::step_grad);
-    own = StepsBack(spec, input, saved, all, d_out.data, wanted, *input.exchange, d_potentials).run();
+    own = StepsBack(spec, input, saved, all, d_out.data, wanted, *input.ranks, d_potentials).run();
   }
   LayerInput heard = input;
   heard.loops.clear();

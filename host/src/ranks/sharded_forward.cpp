@@ -8,6 +8,7 @@
 #include "host/src/cpu/packing.h"
 #include "host/src/cpu/phases.h"
 #include "host/src/machine/thread_pool.h"
+#include "made_up.h"
 #include "shard_lists.h"
 #include "sharded.h"
 
@@ -57,13 +58,14 @@ void count_and_select(const Kernels& kernels, const ForwardPass& pass, Exchange&
 template <class Id>
 class Steps {
  public:
-  Steps(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, Exchange& exchange,
+  Steps(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, const LayerRanks& ranks,
         std::int32_t* dropped)
       : kernels_(kernels),
         pass_(pass),
         of_loops_(pass),
         columns_(columns),
-        exchange_(exchange),
+        ranks_(ranks),
+        exchange_(*ranks.exchange),
         dropped_(dropped),
         halves_(halves(pass.n_samples)),
         recurrent_(pass.n_loops > 0),
@@ -186,22 +188,24 @@ class Steps {
     }
     pack_counts(counts_.data(), n, n_bytes, reinterpret_cast<unsigned char*>(to));
     message.size = sizeof(Id) * static_cast<std::size_t>(to - ids) + n * n_bytes;
-    exchange_.start(h, std::vector<Message>(exchange_.size(), {message.own.data(), message.size}), n / kinds(),
-                    kinds());
+    const Message own{message.own.data(), message.size};
+    exchange_.start(h, std::vector<Message>(exchange_.size(), own),
+                    {"spikes", {}, [this, own, n](int r) {
+                       return made_up_spikes(own, n / kinds(), kinds(), sizeof(Id) == 4, ranks_, r);
+                     }});
   }
 
   // Ends steps t0..t1-1 of half h: capacity, and the spikes of the whole population.
   void arrive(int t0, int t1, int h) {
     const Half half = halves_[h];
-    std::vector<Message> from = exchange_.finish(h);
-    from[exchange_.rank()] = {messages_[h].own.data(), messages_[h].size};
+    const std::vector<Message> from = exchange_.finish(h);
     const int n_ranks = exchange_.size();
     const std::size_t of_step = n_counts(half), n = of_step * static_cast<std::size_t>(t1 - t0);
     counts_.assign(n * n_ranks, 0);
     ids_.resize(n_ranks);
     for (int r = 0; r < n_ranks; ++r) {
       std::int32_t* of_rank = counts_.data() + n * r;
-      const std::size_t n_bytes = count_bytes(exchange_.n_neurons(r)), tail = n * n_bytes;
+      const std::size_t n_bytes = count_bytes(ranks_.n_neurons(r)), tail = n * n_bytes;
       std::size_t n_ids = 0;
       if (from[r].size >= tail) unpack_counts(from[r].data + from[r].size - tail, n, n_bytes, of_rank);
       for (std::size_t k = 0; k < n; k += kinds()) n_ids += static_cast<std::size_t>(of_rank[k]);
@@ -275,6 +279,7 @@ class Steps {
   const ForwardPass& pass_;
   ForwardPass of_loops_;        // the same with the sources already in the currents, if they are stored
   TileColumns* const columns_;  // if input currents of sources are stored before the loops run, else null
+  const LayerRanks& ranks_;
   Exchange& exchange_;
   std::int32_t* const dropped_;
   const std::vector<Half> halves_;
@@ -293,13 +298,13 @@ class Steps {
 
 }  // namespace
 
-void run_by_step(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, Exchange& exchange,
+void run_by_step(const Kernels& kernels, const ForwardPass& pass, TileColumns* columns, const LayerRanks& ranks,
                  std::int32_t* dropped) {
   const PhaseTimer timer(Phase::forward);
   if (pass.spec->n_all() > 65536)
-    Steps<std::uint32_t>(kernels, pass, columns, exchange, dropped).run();
+    Steps<std::uint32_t>(kernels, pass, columns, ranks, dropped).run();
   else
-    Steps<std::uint16_t>(kernels, pass, columns, exchange, dropped).run();
+    Steps<std::uint16_t>(kernels, pass, columns, ranks, dropped).run();
 }
 
 void select_shards(const Kernels& kernels, const ForwardPass& pass, Exchange& exchange, std::int32_t* dropped) {

@@ -1,42 +1,16 @@
 #include "cross_entropy.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "codelets/cross_entropy.h"
 #include "host/src/cpu/engine.h"
 #include "host/src/cpu/kernels/kernels.h"
 
 namespace sparsesnn {
-
-namespace {
-
-// ln x for x >= 1: x = 2^e m, and 2 artanh((m - 1) / (m + 1)).
-double log_of_sum(double x) {
-  if (!(x < 0x1p1000)) return x;
-  const auto bits = std::bit_cast<std::uint64_t>(x);
-  int e = static_cast<int>(bits >> 52) - 1023;
-  double m = std::bit_cast<double>((bits & 0x000fffffffffffff) | 0x3ff0000000000000);
-  if (m > 1.4142135623730951) {
-    m *= 0.5;
-    ++e;
-  }
-  const double f = (m - 1.0) / (m + 1.0), f2 = f * f;
-  double sum = 0.0;
-  for (int k = 21; k > 0; k -= 2) sum = sum * f2 + 1.0 / k;
-  return e * 0x1.62e42fefa39efp-1 + 2.0 * f * sum;
-}
-
-float largest(const float* logits, int n) {
-  float most = logits[0];
-  for (int c = 1; c < n; ++c) most = logits[c] > most || logits[c] != logits[c] ? logits[c] : most;
-  return most;
-}
-
-}  // namespace
 
 OverTime find_over_time(const char* name) {
   constexpr std::pair<const char*, OverTime> known[] = {{"mean", OverTime::mean},
@@ -62,33 +36,20 @@ void CrossEntropy::check_labels() const {
 }
 
 double CrossEntropy::target(std::size_t label, int c) const {
-  const double one = labels ? labels[label] == c : shares[label * n_classes + c];
-  const double smooth = one * (1.0 - label_smoothing) + label_smoothing / n_classes;
-  return class_weights ? class_weights[c] * smooth : smooth;
+  const double share = labels ? labels[label] == c : shares[label * n_classes + c];
+  return base::target_of(share, label_smoothing, n_classes, class_weights ? class_weights[c] : 1.0);
 }
 
 double CrossEntropy::row_loss(const float* logits, std::size_t label, double* exps) const {
-  const double most = largest(logits, n_classes);
+  const double most = base::largest(logits, n_classes);
   chosen_kernels().exp_below(logits, n_classes, most, exps);
-  double sum = 0.0, loss = 0.0;
-  for (int c = 0; c < n_classes; ++c) sum += exps[c];
-  const double log_sum = log_of_sum(sum);
-  // a class without a share adds nothing, even if its logit is -infinity
-  for (int c = 0; c < n_classes; ++c)
-    if (const double share = target(label, c)) loss += share * (log_sum - (logits[c] - most));
-  return sum != sum ? sum : loss;
+  return base::row_loss(logits, exps, n_classes, most, [&](int c) { return target(label, c); });
 }
 
 void CrossEntropy::row_gradient(const float* logits, std::size_t label, double scale, double* exps,
                                 float* d_logits) const {
-  chosen_kernels().exp_below(logits, n_classes, largest(logits, n_classes), exps);
-  double sum = 0.0, shares_sum = 0.0;
-  for (int c = 0; c < n_classes; ++c) {
-    sum += exps[c];
-    shares_sum += target(label, c);
-  }
-  for (int c = 0; c < n_classes; ++c)
-    d_logits[c] = static_cast<float>(scale * (exps[c] / sum * shares_sum - target(label, c)));
+  chosen_kernels().exp_below(logits, n_classes, base::largest(logits, n_classes), exps);
+  base::row_gradient(exps, n_classes, scale, [&](int c) { return target(label, c); }, d_logits);
 }
 
 double CrossEntropy::losses(float* logits, float* losses) const {

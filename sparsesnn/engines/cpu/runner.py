@@ -12,10 +12,10 @@ from sparsesnn.currents import Currents
 from sparsesnn.engines.cpu import live, transforms
 from sparsesnn.engines.cpu.chain import Chain, learns_as_read, learns_input, network_chain
 from sparsesnn.engines.cpu.chain_pass import ChainPass
-from sparsesnn.engines.cpu.hooks import any_hooks
 from sparsesnn.engines.cpu.learn import learn, learns_alone
 from sparsesnn.engines.cpu.lists import as_float32, as_read, engine_lists
 from sparsesnn.engines.cpu.single import apply, run_layer, thinned
+from sparsesnn.engines.hooks import any_hooks
 from sparsesnn.engines.runner import NetworkRun, Runner
 from sparsesnn.errors import ShapeError
 from sparsesnn.in_lists import check_in_lists

@@ -82,7 +82,7 @@ class Wiring:
         shapes = {name: c.synapses.window_shape() for name, c in self.connections.items()}
         self.windows = {name: _core.Windows(**shape) for name, shape in shapes.items() if shape}
         self.parameters = tuple(parameter.name for parameter in layer.population.parameters)
-        by_blocks = bool(layer.part and layer.part.exchange)
+        by_blocks = bool(layer.part and layer.part.ranks)
         self.rows: dict[str, _core.SparseRows] = {}
         for name, c in self.connections.items():
             if c.synapses.is_compressed(c.n_pre, layer.population.n):
@@ -160,7 +160,7 @@ def layer_call(
             _core.Loop(arrays[name], delay, packed.get(name), wiring.rows.get(name), *axonal(name))
             for name, delay in zip(wiring.loops, layer.loop_delays, strict=True)
         ],
-        exchange=layer.part.exchange if layer.part else None,
+        ranks=layer.part.ranks if layer.part else None,
     )
 
 

@@ -11,7 +11,8 @@ import torch
 
 from sparsesnn.errors import ConfigError
 
-PRECISIONS = ("float32", "bfloat16", "float16")
+#: tf32: float32 rounded to 10 of 23 mantissa bits as products read it, on CUDA alone
+PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 
 
 def find_device(text: str) -> torch.device:
@@ -33,23 +34,63 @@ def find_device(text: str) -> torch.device:
     return torch.device("cuda", int(number) if number else torch.cuda.current_device())
 
 
-def check_precision(precision: str, place: str = "{}:") -> None:
-    """Raises `ConfigError` for an unknown precision; `place`: prefix of the message, with {} for the option's name."""
+def check_precision(precision: str, device: str = "cpu", place: str = "{}:") -> None:
+    """Raises `ConfigError` for an unknown precision, or one that the device does not have.
+
+    Args:
+        device: its name, for `find_device`.
+        place: prefix of the message, with {} for the option's name.
+    """
     if precision not in PRECISIONS:
         raise ConfigError(f"{place.format('precision')} is {precision!r}; allowed: {', '.join(PRECISIONS)}")
+    if precision == "tf32" and device == "cpu":
+        raise ConfigError(
+            f"{place.format('precision')} is 'tf32' with device 'cpu', whose products do not have it; allowed there: float32, bfloat16; "
+            "use device cuda"
+        )
 
 
 def autocast(device: torch.device, precision: str) -> Any:
-    """Autocast context: products in a 16-bit precision, state and trained weights in float32; does nothing for float32."""
-    if precision == "float32":
+    """Autocast context: products in a 16-bit precision, state and trained weights in float32; does nothing for the others."""
+    if precision in ("float32", "tf32"):
         return contextlib.nullcontext()
     return torch.autocast(device.type, getattr(torch, precision))
 
 
 def use_precision(device: torch.device, precision: str) -> None:
-    """Makes float32 convolutions on CUDA exact, in the whole process: by default PyTorch uses TF32, with 10 of 23 mantissa bits."""
-    if device.type == "cuda" and precision == "float32":
+    """Sets the precision of float32 products and convolutions on CUDA, in the whole process: exact, or TF32 for "tf32".
+
+    By default PyTorch uses TF32 for convolutions alone. Errors: those of `check_tf32`.
+    """
+    check_tf32(device, precision)
+    if device.type == "cuda" and precision == "tf32":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    elif device.type == "cuda" and precision == "float32":
         torch.backends.cudnn.allow_tf32 = False
+
+
+def check_tf32(device: torch.device, precision: str) -> None:
+    """`ConfigError` for "tf32" on a GPU that does not have it."""
+    if precision == "tf32" and device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < (8, 0):
+        raise ConfigError(
+            f"precision: is 'tf32', but {device} has compute capability {found[0]}.{found[1]}; TF32 needs 8.0 or newer; use float32 "
+            "or bfloat16"
+        )
+
+
+@contextlib.contextmanager
+def tf32(precision: str) -> Iterator[None]:
+    """Context in which float32 products on CUDA are TF32 if `precision` is "tf32"; afterwards the process has its former setting."""
+    if precision != "tf32":
+        yield
+        return
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    products.allow_tf32 = convolutions.allow_tf32 = True
+    try:
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before
 
 
 def synchronize(device: torch.device) -> None:

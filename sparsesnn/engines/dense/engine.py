@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsesnn.engines.base import Batch, Training, weight_dtype
+from sparsesnn.engines import optimizers
+from sparsesnn.engines.base import DEVICE_HELP, Batch, Step, Training, weight_dtype
 from sparsesnn.engines.dense import MODES, products_are_ours
-from sparsesnn.engines.dense.device import autocast, check_precision, find_device, use_precision
+from sparsesnn.engines.dense.device import autocast, check_precision, check_tf32, find_device, tf32, use_precision
 from sparsesnn.engines.dense.replicas import Replicated
 from sparsesnn.engines.dense.runner import DenseRunner
+from sparsesnn.engines.dense.step_graph import StepGraph, StepGraphs
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.optimizers import make_optimizer
 from sparsesnn.engines.torch_engine import TorchEngine
@@ -36,10 +38,11 @@ class DenseOptions:
     dense_mode: str = option(
         "auto", "how dense computes; auto: the fastest", choices=MODES, flag="dense-mode", metavar="MODE"
     )
-    device: str = option("cpu", "of dense: cpu, cuda, cuda:0, …", flag="device", metavar="NAME")
+    device: str = option("cpu", DEVICE_HELP, flag="device", metavar="NAME")
     precision: str = option(
         "float32",
-        "of the products of dense: float32 or bfloat16; state, weights that learn and evaluation stay float32",
+        "of the products of dense: float32, tf32 (on cuda: float32 rounded to 10 bits of mantissa) or bfloat16; state, weights that learn "
+        "and evaluation stay float32",
         flag="precision",
         metavar="P",
     )
@@ -57,10 +60,11 @@ class DenseEngine(TorchEngine):
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         super().__init__(name, network, training, grid)
         self.replicated: Replicated | None = None
+        self.graphs = StepGraphs(self)
 
     @classmethod
     def check_options(cls, options: DenseOptions, place: str) -> None:
-        check_precision(options.precision, place)
+        check_precision(options.precision, options.device, place)
         if options.precision == "float16":
             raise ConfigError(
                 f"{place.format('precision')} is 'float16', whose small gradients become 0 without a scaled loss; use 'bfloat16'"
@@ -82,7 +86,8 @@ class DenseEngine(TorchEngine):
     def _make_model(self) -> nn.Module:
         options = self.options
         self.device = find_device(options.device)
-        use_precision(self.device, options.precision)
+        check_tf32(self.device, options.precision)
+        use_precision(self.device, "float32" if options.precision == "tf32" else options.precision)
         model = Model(
             self.network,
             backend="dense",
@@ -95,12 +100,36 @@ class DenseEngine(TorchEngine):
     def _make_optimizer(self) -> torch.optim.Optimizer:
         updates = self.training.updates
         kind = torch.optim.AdamW if updates.name == "adamw" else torch.optim.Adam
-        return make_optimizer(self.model, updates, kind, fused=True)
+        # capturable: its steps may be part of a CUDA graph
+        optimizer: Any = make_optimizer(self.model, updates, kind, fused=True, capturable=self.device.type == "cuda")
+        optimizer._warned_capturable_if_run_uncaptured = (
+            True  # PyTorch would warn about the first steps, which are not part of one
+        )
+        return optimizer  # type: ignore[no-any-return]
 
     def start(self) -> None:
         """Gives all ranks the weights of the first one."""
         if isinstance(self.grid.replicas, TorchGroup):
             self.replicated = Replicated(self.model, self.grid.replicas)
+
+    def step(self, batch: Batch, lr: float) -> Step:
+        with tf32(self.options.precision):
+            graph = self.graphs.graph_of(batch)
+            return super().step(batch, lr) if graph is None else self._step_of(graph, batch, lr)
+
+    def _step_of(self, graph: StepGraph, batch: Batch, lr: float) -> Step:
+        """`TorchEngine.step` by a graph."""
+        n_labels = self._n_labels(batch)
+        criterion = self._criterion(batch, n_labels, trains=True)
+        criterion.check(tuple(graph.found.there["decoded"].shape))
+        graph.run(batch, criterion.answers, n_labels, lr)
+        found = graph.found.here
+        loss, norm = found["loss_norm"].tolist()
+        self._check_finite("loss", loss, lambda: dict(self.model.named_parameters()))
+        self._check_finite("norm of the gradients", norm, lambda: optimizers.gradients_of(self.model))
+        if self.average is not None:
+            self.average.update()
+        return self._measured(graph.output(), found["decoded"], batch, n_labels, loss, norm)
 
     def run(self, batch: Batch) -> Output:
         output: Output = (self.replicated or self.model)(batch.spikes, heard=batch.heard)

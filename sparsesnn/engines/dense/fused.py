@@ -4,8 +4,8 @@
     backward   chunk by chunk, last first: recompute the potentials from the kept current → ∂L/∂current
                → dW += spikesᵀ·∂L/∂current, and ∂L/∂spikes of the source = ∂L/∂current·Wᵀ (matrix products)
 
-Kept between the two: the input current [T, B, N], the state at the start of each chunk, and the spikes as a byte each
-(`spikes.py`), which the next population needs for its weight's gradient. A recurrent population computes its recurrent product
+Kept between the two: the input current [T, B, N], the state at the start of each chunk, and the spikes (`spikes.py`), which the next
+population needs for its weight's gradient: a byte each on a CPU, numbers in the precision of the products on CUDA. A recurrent population computes its recurrent product
 step by step, forward and backward; the gradient of its weight is one product per chunk.
 
 The operations are in `on_cpu.py` and `on_cuda.py`.
@@ -47,6 +47,13 @@ def kit_of(device: torch.device) -> ModuleType:
     return on_cuda
 
 
+def spike_dtype_of(weight: Tensor) -> torch.dtype:
+    """The dtype of `DenseSpikes.fired` for products with a weight, at this place: autocast may be on."""
+    kit = kit_of(weight.device)
+    dtype: torch.dtype = kit.spike_dtype(kit.product_dtype(weight))
+    return dtype
+
+
 def run(call: Call) -> Result:
     """Runs a call in the mode "fused"; spikes (LI: potentials) as float[T, B, N]."""
     out, run = _run(call, packed=False)
@@ -54,7 +61,7 @@ def run(call: Call) -> Result:
 
 
 def run_packed(call: Call) -> tuple[DenseSpikes, tuple[Tensor, ...]]:
-    """The same with one byte per spike, for the next fused population."""
+    """The same with spikes in the form that the next fused population reads."""
     gradient, run = _run(call, packed=True)
     assert run.fired is not None
     return DenseSpikes(run.fired, gradient), run.state
@@ -91,7 +98,9 @@ def _run(call: Call, *, packed: bool) -> tuple[Tensor, _Run]:
         own=call.own[0] if call.own else None,
         fresh=call.fresh and first_step.matters(neuron.population),
         state=tuple(x.clone() for x in call.state),
-        fired=kit.empty((call.n_steps, *call.v.shape), torch.bool, device) if packed else None,
+        fired=kit.empty((call.n_steps, *call.v.shape), spike_dtype_of(call.sources[0].weight), device)
+        if packed
+        else None,
         dtype=kit.product_dtype(call.sources[0].weight),
         gradient_dtypes=tuple(x.dtype for x in inputs[: len(spikes)] if x is not None),
     )
@@ -111,11 +120,19 @@ class _Inputs:
     neuron: Numbers
 
     @classmethod
-    def of(cls, inputs: Sequence[Tensor | None], run: _Run, learnt: Sequence[str] = ()) -> _Inputs:
+    def of(
+        cls,
+        inputs: Sequence[Tensor | None],
+        run: _Run,
+        *,
+        learnt: Sequence[str] = (),
+        neuron: Numbers | None = None,
+    ) -> _Inputs:
         """`inputs` as `_Fused` takes them; a source in `run.sources` uses those spikes, and its input only carries the gradient.
 
         Args:
             learnt: names of the parameters whose gradients are needed.
+            neuron: the population's arrays, if they are known.
         """
         fired = run.sources
         tensors = [None if x is None else x.detach() for x in inputs]
@@ -126,7 +143,8 @@ class _Inputs:
             weights=tuple(present[len(fired) :]),
             recurrent_weight=recurrent_weight,
             bias=bias,
-            neuron=Numbers.of(
+            neuron=neuron
+            or Numbers.of(
                 run.population,
                 {p.name: x for p, x in zip(run.population.parameters, parameters, strict=True) if x is not None},
                 grad_threshold,
@@ -144,11 +162,11 @@ class _Run:
         shape: T, B, N.
         shifts: per source, row t - shift arrives at step t.
         synapses: per source, the kind of its synapses.
-        sources: per source its spikes, bool[T', B, M]; None if they are an input as floats.
+        sources: per source its spikes, [T', B, M] as in `DenseSpikes`; None if they are an input as floats.
         own: [B, N], the spikes before the first step; None if not recurrent.
         fresh: the first step differs, see `first_step`.
         state: [B, N] each, the current state.
-        fired: bool[T, B, N], written by the forward pass if the caller wants bytes; None: it wants floats.
+        fired: [T, B, N], written by the forward pass if the caller wants `DenseSpikes`; None: it wants floats.
         dtype: dtype of products, currents and their gradients.
         gradient_dtypes: per source, dtype of the gradient with respect to its spikes.
         starts: the state at the start of each chunk.
@@ -459,8 +477,9 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, run: _Run, *inputs: Tensor | None) -> Tensor:
-        out = run.forward(_Inputs.of(inputs, run), keep=True)
-        ctx.run = run
+        x = _Inputs.of(inputs, run)
+        out = run.forward(x, keep=True)
+        ctx.run, ctx.neuron = run, x.neuron
         own = None if run.own is None else out if run.fired is None else run.fired
         ctx.save_for_backward(own, *inputs)
         return out
@@ -473,7 +492,8 @@ class _Fused(torch.autograd.Function):
         needs = _Needs.of(ctx.needs_input_grad[1:], len(run.shifts))
         names = [p.name for p in run.population.parameters]
         learnt = [name for name, wanted in zip(names, needs.parameters, strict=True) if wanted]
-        g = run.backward(_Inputs.of(inputs, run, learnt), out, d_out.contiguous(), needs)
+        x = _Inputs.of(inputs, run, learnt=learnt, neuron=None if learnt else ctx.neuron)
+        g = run.backward(x, out, d_out.contiguous(), needs)
         d_bias, *sums = g.sums
         by_name = dict(zip(learnt, sums, strict=True))
         d_parameters = map(by_name.get, names)

@@ -11,12 +11,16 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 #: reads the first tensors and writes the second; None for tensors that the caller does not have
 Work = Callable[[Sequence[Tensor | None], Sequence[Tensor | None]], None]
+
+#: more than 0 while `apart` runs: its work is recorded as a whole later, so its loops need no separate graphs
+_apart = 0
 
 #: most recorded loops to keep; the least recently used is dropped. Each holds the memory of one call's tensors
 LIMIT = 32
@@ -63,21 +67,43 @@ class Graphs:
 
 
 def stream() -> int | None:
-    """The current CUDA stream; None if nothing can be recorded: without CUDA, or while the caller records a graph."""
-    if not torch.cuda.is_available() or torch.cuda.is_current_stream_capturing():
+    """The current CUDA stream; None if loops are not recorded: without CUDA, or if the caller records a graph of more than a loop."""
+    if _apart or not torch.cuda.is_available() or torch.cuda.is_current_stream_capturing():
         return None
     return int(torch.cuda.current_stream().cuda_stream)
 
 
 def record(work: Callable[[], None]) -> Callable[[], None]:
-    """Records `work` as a CUDA graph; the result replays it in one launch."""
-    beside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):
-        work()  # libraries' one-time setup for a stream must not be part of the graph
-    torch.cuda.current_stream().wait_stream(beside)
+    """Runs `work`, and records it as a CUDA graph; the result replays it in one launch."""
+    stream = torch.cuda.Stream()
+    apart(work, stream)
+    return capture(work, stream)
+
+
+def apart(work: Callable[[], None], stream: torch.cuda.Stream) -> None:
+    """Runs `work` on a separate stream: kernels are compiled, and libraries set up, which must not be part of a graph."""
+    global _apart
+    caller = torch.cuda.current_stream(stream.device)
+    stream.wait_stream(caller)
+    _apart += 1
+    try:
+        with torch.cuda.stream(stream):
+            work()
+    finally:
+        _apart -= 1
+        caller.wait_stream(stream)
+
+
+def capture(work: Callable[[], None], stream: torch.cuda.Stream, pool: Any = None) -> Callable[[], None]:
+    """Records `work` as a CUDA graph without running it; the result replays it in one launch.
+
+    Args:
+        stream: the one on which `apart` ran it.
+        pool: of memory, from `torch.cuda.graph_pool_handle`, which graphs share that never run at the same time; None: a new one.
+    """
+    graph = torch.cuda.CUDAGraph()
     # other threads may copy batches meanwhile
-    with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
         work()
     return graph.replay
 

@@ -61,11 +61,7 @@ def run_layer(
             f"{type(population).__name__}: capacity is {population.capacity}, but the backend 'dense' has no lists "
             "that could fill up; allowed: capacity=None; change that, or use backend='cpu'"
         )
-    mode = choose_mode(layer.dense_mode, layer.like.device, layer.like.dtype)
-    one_loop = layer.loop_delays in ((), (1,)) and all(c.synapses.is_matrix and not c.axonal for c in layer.loops)
-    # it supports neurons that are linear between spikes, with one recurrent matrix of delay 1
-    if mode == "fused" and (potentials or not (one_loop and population.linear)):
-        mode = "hoist"
+    mode = mode_of(layer, potentials=potentials)
     sources = [x.to_dense() if isinstance(x, Currents) else x for x in sources]
     if mode != "fused":
         sources = [x.to_dense() if isinstance(x, DenseSpikes) else x for x in sources]
@@ -114,6 +110,13 @@ def choose_mode(mode: str, device: torch.device, dtype: torch.dtype) -> str:
             "float64 (mixed precision: torch.autocast); use 'hoist' there"
         )
     return mode
+
+
+def mode_of(layer: Layer, *, potentials: bool = False) -> str:
+    """The mode that runs a layer; "fused" supports neurons that are linear between spikes, with one recurrent matrix of delay 1."""
+    mode = choose_mode(layer.dense_mode, layer.like.device, layer.like.dtype)
+    one_loop = layer.loop_delays in ((), (1,)) and all(c.synapses.is_matrix and not c.axonal for c in layer.loops)
+    return "hoist" if mode == "fused" and (potentials or not (one_loop and layer.population.linear)) else mode
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """The operations of the mode "fused" on a CPU: dynamics in C++ and matrix products.
 
 The products are our own (`host/src/dense/dense_gemm.cpp`) in float32 on AMD processors, otherwise PyTorch's. Ours read
-spikes as bytes, add to the output, and pack their weights once for many products. docs/baselines.md compares the two.
+spikes as bytes, add to the output, and pack their weights once for many products. docs/engines.md compares the two.
 """
 
 from __future__ import annotations
@@ -153,6 +153,11 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
 def product_dtype(weight: Tensor) -> torch.dtype:
     """The dtype of products with a weight: its own."""
     return weight.dtype
+
+
+def spike_dtype(product_dtype: torch.dtype) -> torch.dtype:
+    """The dtype of spikes that products read: bytes, regardless of the precision."""
+    return torch.bool
 
 
 def products_are_ours() -> bool:

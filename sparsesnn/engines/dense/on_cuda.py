@@ -51,11 +51,14 @@ class Factor:
 
 def add_outer(out: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
     """Adds aᵀ·b to `out` [M, N], or sets it if `first`; over the rows of a [.., M], bool or float, and b [.., N]."""
-    product = _rows(a).to(b.dtype).t() @ _rows(b)
-    if first:
-        out.copy_(product)
+    left, right = _rows(a).to(b.dtype).t(), _rows(b)
+    if out.dtype != b.dtype:
+        product = left @ right
+        out.copy_(product if first else out + product)
+    elif first:
+        torch.mm(left, right, out=out)
     else:
-        out += product
+        out.addmm_(left, right)
 
 
 def forward(
@@ -143,6 +146,11 @@ def product_dtype(weight: Tensor) -> torch.dtype:
     """The dtype of products with a weight: autocast's if autocast is on, else its own."""
     kind = weight.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+
+
+def spike_dtype(product_dtype: torch.dtype) -> torch.dtype:
+    """The dtype of spikes that products read: their own, so that they are not converted for each product."""
+    return product_dtype
 
 
 def _rows(x: Tensor) -> Tensor:

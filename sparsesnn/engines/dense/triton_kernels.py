@@ -2,7 +2,7 @@
 
 One program takes BLOCK elements of [B, N] through all steps of a chunk; states, gradients of the states and sums stay in
 registers. `at` is an element's index within a step, `row` its index within [T, B, N]. Currents, spikes and gradients may be
-bfloat16 or float16; state is float32 (or float64). Multiply-adds must not be contracted (the caller passes
+bfloat16 or float16; state is float32 (or float64). Spikes are stored as bytes, or as numbers that a product reads. Multiply-adds must not be contracted (the caller passes
 enable_fp_fusion=False), and sums have the order of codelets/neuron.h, because a spike is a comparison.
 
 The entries of a neuron are a tuple `p`; `AT`, a compile-time constant, has their places in it. An absent entry costs nothing.
@@ -246,7 +246,7 @@ def forward_kernel(
     state,  # [B, N] each, updated
     rows,  # [T + 1, B, N] each, or none: row 0 is the state before the chunk
     out,  # [T, B, N] or None: spikes as 0 and 1, of a readout potentials
-    fired_out,  # uint8[T, B, N] or None
+    fired_out,  # [T, B, N] or None: spikes as 0 and 1, uint8 or a float
     fresh,  # 1: no neuron has fired before the first step
     n_steps,
     size,  # B·N
@@ -275,7 +275,7 @@ def forward_kernel(
             if out is not None:
                 tl.store(out + row, fired.to(z[0].dtype), mask=here)
             if fired_out is not None:
-                tl.store(fired_out + row, fired.to(tl.uint8), mask=here)
+                tl.store(fired_out + row, fired.to(fired_out.dtype.element_ty), mask=here)
         elif out is not None:
             tl.store(out + row, z[0], mask=here)
         row += size

@@ -88,7 +88,7 @@ def forward(
             tuple(state),
             tuple(rows),
             out,
-            None if fired is None else fired.view(torch.uint8),
+            fired.view(torch.uint8) if fired is not None and fired.dtype == torch.bool else fired,
             int(fresh),
             n_steps,
             size,

@@ -23,7 +23,7 @@ from sparsesnn.engines.ranks.shards import Order, Shards
 from sparsesnn.first_order import first_order
 from sparsesnn.host.comm import Communicator, Grid
 from sparsesnn.host.comm.base import Bytes
-from sparsesnn.host.comm.layer_exchange import make_exchange
+from sparsesnn.host.comm.exchange import count_traffic, make_exchange
 from sparsesnn.parameters import delays_edge
 
 
@@ -38,6 +38,8 @@ class Part:
         order: the reader for which the ranks sort the population's lists in training; None: they do not sort.
 
     Attributes:
+        owners: the ranks that own neurons, or, on any other rank, those that own none.
+        ranks: the exchange of the owners within the layer; None: this rank owns none, or all.
         packed: weights by the engine's names, in its order, during a training pass; see `Parts.packed`.
     """
 
@@ -61,14 +63,13 @@ class Part:
         )
         of_owners = grid.shards.split([int(shards.n_of(r) > 0) for r in range(grid.n_shards)])
         first = [*(shards.first[r] for r in owners), shards.n_all]
-        n_blocks = [len(self.tile_folds[r]) for r in owners]
-        self.exchange = make_exchange(of_owners, first, n_blocks) if spans_ranks and shards.n else None
+        self.owners = of_owners
+        self.ranks = _core.LayerRanks(make_exchange(of_owners), first) if spans_ranks and shards.n else None
         self.packed: Mapping[str, Bytes] = {}
 
     def count_traffic(self) -> None:
-        """Adds the traffic of the engine's own exchange in a pass to this rank's total."""
-        if isinstance(self.exchange, _core.MpiExchange):
-            self.grid.shards.traffic.add(*self.exchange.traveled())
+        """Adds the traffic of the engine's own exchange within the layer to this rank's total."""
+        count_traffic(self.owners)
 
     @property
     def is_shared(self) -> bool:

@@ -1,15 +1,10 @@
-"""Which rank owns which neurons, and the exchange of a population's lists among its owners."""
+"""Which rank owns which neurons."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from sparsesnn import _core
-from sparsesnn.host.comm import Communicator, made_up
-from sparsesnn.host.comm.base import Array, Bytes
 from sparsesnn.network import Network
 from sparsesnn.placement import CPU_TILE_WIDTHS, neurons_of_ranks, tile_width
 
@@ -69,35 +64,3 @@ def make_shards(network: Network, n_ranks: int, rank: int) -> Mapping[str, Shard
         name: Shards(first, rank, tile_width(network, name))
         for name, first in neurons_of_ranks(network, n_ranks).items()
     }
-
-
-def exchange_lists(
-    message: Bytes,
-    own: Callable[[], tuple[Array, Array, Array]],
-    shards: Shards,
-    comm: Communicator,
-    *,
-    limited: bool,
-    n_samples: int,
-    order: Order | None,
-) -> list[Bytes]:
-    """Gathers the messages of all shards with their lists.
-
-    Args:
-        message: this shard's message; empty if it has no neurons.
-        own: makes offsets, ids and spike counts of its lists, for dry runs.
-        limited: whether the population has a capacity.
-        order: how each rank sorts its part; None: it does not.
-    """
-
-    def like_own(r: int) -> Bytes:
-        n = shards.n_of(r)
-        if not n:
-            return np.empty(0, np.uint8)
-        offsets, ids, n_spikes = made_up.lists(own(), shards.first, comm.rank, r)
-        lists = _core.Lists(offsets, ids, n_spikes, None)
-        events = _core.OwnEvents(lists, n, n_samples, order) if order else None
-        dropped = np.zeros(len(n_spikes), np.int32) if limited and r == shards.owners[0] else None
-        return np.asarray(_core.shard_message(lists, n, dropped, events))
-
-    return comm.gather_parts(message, "lists", like_own)

@@ -1,9 +1,6 @@
 // The table of kernels of one instruction set.
-#include <array>
-#include <bit>
-#include <utility>
-
 #include "codelets/cpu/adam.h"
+#include "codelets/cross_entropy.h"
 #include "codelets/surrogate.h"
 #include "kernel_parts.h"
 
@@ -47,33 +44,8 @@ void add_columns(const float* x, std::size_t n_rows, std::size_t n_columns, std:
   }
 }
 
-constexpr std::size_t n_terms = 14;
-constexpr auto inverse_factorials = [] {
-  std::array<double, n_terms> found{1.0};
-  double factorial = 1.0;
-  for (std::size_t k = 1; k < n_terms; ++k) found[k] = 1.0 / (factorial *= static_cast<double>(k));
-  return found;
-}();
-
-template <std::size_t... k>
-double exp_series(double r, std::index_sequence<k...>) {
-  double sum = 0.0;
-  ((sum = sum * r + inverse_factorials[n_terms - 1 - k]), ...);
-  return sum;
-}
-
-// x - most = k ln 2 + r, and the series of e^r, whose remainder is below 2^-56. Without branches or inner loops, so
-// that compilers vectorize it.
-void exp_below(const float* x, std::size_t n, double most, double* out) {
-  constexpr double magic = 0x1.8p52, log2_e = 0x1.71547652b82fep0, ln2_high = 0x1.62e42fefap-1,
-                   ln2_low = 0x1.cf79abc9e3b3ap-40;
-  for (std::size_t i = 0; i < n; ++i) {
-    const double y = x[i] - most, shifted = y * log2_e + magic, k = shifted - magic;
-    const double sum = exp_series((y - k * ln2_high) - k * ln2_low, std::make_index_sequence<n_terms>());
-    const std::uint64_t power = (std::bit_cast<std::uint64_t>(shifted) + 1023) << 52;  // 2^k: `shifted` ends in k
-    const double found = sum * std::bit_cast<double>(power), otherwise = y != y ? y : 0.0;
-    out[i] = y >= -708.0 ? found : otherwise;
-  }
+void exps_below(const float* x, std::size_t n, double most, double* out) {
+  for (std::size_t i = 0; i < n; ++i) out[i] = exp_below(x[i], most);
 }
 
 }  // namespace
@@ -105,7 +77,7 @@ const Kernels kernels{SPARSESNN_STRING(SPARSESNN_ISA),
                       backward_row,
                       add_columns<false>,
                       add_columns<true>,
-                      exp_below,
+                      exps_below,
                       adam,
                       &dense_kernels,
                       &random_kernels};

@@ -1,0 +1,68 @@
+// The optimizer, on packed weights; padding is 0 and stays 0.
+#include "codelets/gpu/layout.h"
+
+namespace sparsesnn::SPARSESNN_ISA {
+
+struct SquaresArgs {
+  Global<const float> x;   // [M][tiles][16][columns]
+  Global<double> squares;  // [neurons]: Σ over rows of x², ascending
+  int32 n_pre, n_tiles, columns;
+};
+
+// A thread for each neuron.
+KERNEL(column_squares, SquaresArgs, 64) {
+  const int n = block_index() * block_size() + thread_index(), width = a.columns * n_lanes;
+  if (n >= a.n_tiles * width) return;
+  const int tile = n / width, k = n % width / n_lanes, lane = n % n_lanes;
+  double sum = 0.0;
+  for (int m = 0; m < a.n_pre; ++m) {
+    const double x = a.x[((static_cast<int64>(m) * a.n_tiles + tile) * n_lanes + lane) * a.columns + k];
+    sum = sum + x * x;
+  }
+  a.squares[n] = sum;
+}
+
+// The numbers of one step, as `AdamStep` of codelets/cpu/records.h, and the factor of clipping.
+struct AdamNumbers {
+  float lr, one_minus_beta1, beta2, one_minus_beta2, eps, weight_decay, step_size, scale;
+};
+
+struct AdamArgs {
+  Global<float> w, m, s;
+  Global<const float> d, numbers;  // numbers: of AdamNumbers, in order
+  int32 n, decoupled, clips;
+};
+
+// The formula and its order are those of codelets/cpu/adam.h.
+KERNEL(adam, AdamArgs, 256) {
+  const int k = block_index() * block_size() + thread_index();
+  if (k >= a.n) return;
+  const float lr = a.numbers[0], one_minus_beta1 = a.numbers[1], beta2 = a.numbers[2], one_minus_beta2 = a.numbers[3];
+  const float eps = a.numbers[4], weight_decay = a.numbers[5], step_size = a.numbers[6];
+  float w = a.w[k], m = a.m[k], s = a.s[k], d = a.d[k];
+  if (a.clips) d = d * a.numbers[7];
+  if (a.decoupled)
+    w = w - lr * weight_decay * w;
+  else if (weight_decay != 0.0f)
+    d = d + weight_decay * w;
+  m = m + one_minus_beta1 * (d - m);
+  s = beta2 * s + one_minus_beta2 * d * d;
+  a.w[k] = w - step_size * m / (sqrt_of(s) + eps);
+  a.m[k] = m;
+  a.s[k] = s;
+}
+
+struct AverageArgs {
+  Global<float> average;
+  Global<const float> w, numbers;  // numbers: decay, 1 - decay
+  int32 n;
+};
+
+// average ← decay·average + (1 - decay)·w, each product rounded.
+KERNEL(average, AverageArgs, 256) {
+  const int k = block_index() * block_size() + thread_index();
+  if (k >= a.n) return;
+  a.average[k] = a.average[k] * a.numbers[0] + a.w[k] * a.numbers[1];
+}
+
+}  // namespace sparsesnn::SPARSESNN_ISA

@@ -1,0 +1,1 @@
+"""The event-sparse engine on NVIDIA GPUs: kernels in codelets/gpu, with the numbers of the engine `cpu`."""

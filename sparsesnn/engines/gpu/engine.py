@@ -1,0 +1,223 @@
+"""The event-sparse engine on an NVIDIA GPU, in whole training steps, with the bits of the engine `cpu`."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sparsesnn.adam import Adam, AdamW
+from sparsesnn.engines import optimizers
+from sparsesnn.engines.base import DEVICE_HELP, Batch, Training
+from sparsesnn.engines.gpu.choose import open_device
+from sparsesnn.engines.gpu.layers import check_network
+from sparsesnn.engines.gpu.learn import learn
+from sparsesnn.engines.gpu.output import output_of
+from sparsesnn.engines.gpu.passes import Passes
+from sparsesnn.engines.gpu.program import Program
+from sparsesnn.engines.gpu.runner import GpuRunner
+from sparsesnn.engines.module import Model
+from sparsesnn.engines.optimizers import make_optimizer
+from sparsesnn.engines.runner import Runner
+from sparsesnn.engines.torch_engine import TorchEngine
+from sparsesnn.errors import ConfigError
+from sparsesnn.host.comm import Grid
+from sparsesnn.network import Network
+from sparsesnn.options import option
+from sparsesnn.output import Output
+from sparsesnn.spikes import SpikeBatch
+
+
+@dataclass(frozen=True)
+class GpuOptions:
+    """The engine's options."""
+
+    device: str = option("cpu", DEVICE_HELP, flag="device", metavar="NAME")
+
+
+class GpuEngine(TorchEngine):
+    """Weights, their gradients and moments stay on the device; parameters of neurons and biases, which are few, are updated on the host.
+
+    Attributes:
+        model, optimizer: on the host, where the engine `cpu` runs the model to initialize it and for plots; their weights and moments are
+            those of the device as of the last `weights` or `state`.
+    """
+
+    model: Model
+    Options = GpuOptions
+    options: GpuOptions
+    runner: ClassVar[type[Runner] | None] = GpuRunner
+    copies_weights = True
+
+    def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
+        super().__init__(name, network, training, grid)
+        self._device = open_device(self.options.device)
+        self._program: Program | None = None
+        self._is_newer = False  # the device's weights
+        self._passes: Passes | None = None
+        self._scale = 1.0
+
+    @classmethod
+    def check(cls, name: str, network: Network, training: Training) -> None:
+        who = f"backend {name!r}"
+        check_network(network, who)
+        instead = "take backend cpu, or dense with device cuda"
+        if training.dropout.heard < 1:
+            raise ConfigError(f"dropout: is {training.dropout}, which {who} does not run yet; remove it, or {instead}")
+        if training.updates.name == "sgd":
+            raise ConfigError(f"optim.name: is 'sgd', which {who} does not run; allowed: adamw, adam; or {instead}")
+
+    def _make_model(self) -> nn.Module:
+        return Model(self.network, seed=self.training.seed)
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        updates = self.training.updates
+        return make_optimizer(self.model, updates, AdamW if updates.name == "adamw" else Adam)
+
+    @property
+    def program(self) -> Program:
+        """The network on the device, made on first use."""
+        if self._program is None:
+            self._program = Program(self._device, self.network, self.model.layers._modules)
+            if self.average is not None:
+                self.average.elsewhere = frozenset(matrix.name for matrix in self._program.weights.learning)
+            self._push()
+        return self._program
+
+    @property
+    def _parameters(self) -> dict[str, Tensor]:
+        return dict(self.model.named_parameters())
+
+    # ---- batches ---------------------------------------------------------------------------------------------------
+
+    def learn(self, batch: Batch, loss_of: Callable[[Output], Tensor]) -> Output:
+        program = self.program
+        tensors = {name: layer.tensors() for name, layer in program.layers.items()}
+        _, output, self._passes = learn(program, program.check(batch.spikes), tensors, loss_of, self.network.output)
+        return output
+
+    def finish_backward(self) -> float:
+        weights, own = self.program.weights, optimizers.gradients_of(self.model)
+        by_name = {matrix.name: matrix for matrix in weights.learning}
+        total = 0.0
+        for name in self._parameters:  # in the order of the engine `cpu`
+            if name in by_name:
+                total += float(weights.squares(by_name[name]).sum())
+            elif name in own:
+                total += self._squares(name, own[name])
+        norm = math.sqrt(total)
+        clip_norm = self.training.updates.clip_norm
+        optimizers.clip(own.values(), norm, clip_norm)
+        self._scale = clip_norm / norm if clip_norm and clip_norm < norm < math.inf else 1.0
+        return norm
+
+    def _squares(self, name: str, gradient: Tensor) -> float:
+        """The sum of the squares of a gradient on the host, neuron by neuron."""
+        if not gradient.ndim:
+            return float(gradient) ** 2
+        population, _, own = name.partition(".")[2].partition(".")
+        layer: Any = self.model.layers[population]
+        return float(layer.squares_per_receiver(own, gradient.numpy()).sum())
+
+    def _update(self) -> None:
+        super()._update()
+        average = self.average
+        self.program.weights.update(
+            self.optimizer.param_groups,
+            self._parameters,
+            decoupled=self.training.updates.name == "adamw",
+            scale=self._scale,
+            decay=average.last_decay if average else None,
+            begins=average is not None and average.n_steps == 1,
+        )
+        self._is_newer = True
+
+    @torch.no_grad()
+    def run(self, batch: Batch) -> Output:
+        program = self.program
+        tensors = {name: layer.tensors() for name, layer in program.layers.items()}
+        return output_of(
+            program.forward(program.check(batch.spikes), tensors, saves=False), self.network.output, learns=False
+        )
+
+    def output(self, spikes: SpikeBatch) -> Output:
+        self._pull()
+        return super().output(spikes)
+
+    # ---- weights; the device may have newer ones ------------------------------------------------------------------
+
+    def initialize(self, *arguments: Any, **settings: Any) -> dict[str, float]:
+        self._pull()
+        reached = super().initialize(*arguments, **settings)
+        self._push()
+        return reached
+
+    @contextlib.contextmanager
+    def evaluated(self) -> Iterator[None]:
+        self._pull()
+        with super().evaluated():
+            yield
+
+    def _take(self, values: Mapping[str, Tensor]) -> None:
+        super()._take(values)
+        if self._program is not None:
+            self._program.changed()
+            self._program.weights.put(self._parameters)
+
+    def weights(self) -> dict[str, Tensor]:
+        self._pull()
+        return super().weights()
+
+    def state(self) -> dict[str, Tensor]:
+        self._pull()
+        return super().state()
+
+    def load_weights(self, tensors: Mapping[str, Tensor], where: str) -> None:
+        self._pull()
+        super().load_weights(tensors, where)
+        self._push()
+
+    def load(self, tensors: Mapping[str, Tensor], where: str) -> None:
+        super().load(tensors, where)
+        self._is_newer = False
+        self._push()
+
+    def weights_sha256(self) -> str:
+        self._pull()
+        return super().weights_sha256()
+
+    def close(self) -> None:
+        """Frees everything on the device; the engine opens it again when it is needed."""
+        self._pull()
+        if self._program is not None:
+            self._program.close()
+            self._program = None
+
+    @torch.no_grad()
+    def _pull(self) -> None:
+        """Copies weights, moments and averages to the host, if the device has newer ones."""
+        if self._program is None or not self._is_newer:
+            return
+        weights, parameters = self._program.weights, self._parameters
+        for matrix in weights.learning:
+            parameters[matrix.name].copy_(weights.get(matrix))
+            if self.average is not None and "average" in matrix.at:
+                self.average.values[matrix.name] = weights.get(matrix, "average")
+        weights.save_optimizer(self.optimizer, parameters)
+        self._is_newer = False
+
+    def _push(self) -> None:
+        """Copies the host's weights, moments and averages to the device."""
+        if self._program is None:
+            return
+        self._program.changed()
+        weights, parameters = self._program.weights, self._parameters
+        weights.put(parameters)
+        weights.load_optimizer(self.optimizer, parameters)
+        if self.average is not None:
+            weights.put_averages(self.average.values)

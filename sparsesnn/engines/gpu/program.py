@@ -1,0 +1,198 @@
+"""A network on a device: its weights, and passes for the shapes of the last batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from sparsesnn.engines.gpu.device import Device
+from sparsesnn.engines.gpu.layers import GpuLayer, check_network, layers_of
+from sparsesnn.engines.gpu.loss import DeviceLoss, key_of
+from sparsesnn.engines.gpu.passes import Passes
+from sparsesnn.engines.gpu.plan import MORE_ROOM, Shape, buffers, first_room
+from sparsesnn.engines.gpu.weights import DeviceWeights
+from sparsesnn.errors import DescriptionError, DeviceMemoryError, ShapeError
+from sparsesnn.loss import CrossEntropy
+from sparsesnn.network import Network
+from sparsesnn.spikes import SpikeBatch
+
+#: shapes of batches whose buffers are kept: those of training, its last batch, and evaluation
+KEPT = 4
+
+
+class Program:
+    """A network's layers on a device.
+
+    Args:
+        device: where it runs.
+        network: the description.
+        layers: the model's layers by name, on the host; their parameters give the numbers of neurons at each pass.
+
+    Attributes:
+        weights: on the device.
+        layers: as kernels see them.
+        n_passes: forward passes so far.
+    """
+
+    def __init__(self, device: Device, network: Network, layers: Mapping[str, Any]) -> None:
+        check_network(network, "backend 'gpu'")
+        self.device, self.network = device, network
+        self.layers = layers_of(network, layers)
+        self.weights = DeviceWeights(device, self.layers)
+        self.source = network.inputs[0]
+        self._passes: dict[tuple[int, int, bool, bool], Passes] = {}
+        self._rooms: dict[tuple[int, str], int] = {}
+        self._numbers: dict[str, npt.NDArray[np.float32]] = {}
+        self._seen: frozenset[int] = frozenset()
+        self.n_passes = 0
+
+    def check(self, spikes: SpikeBatch) -> SpikeBatch:
+        """The input in the form that kernels read. Errors: those of lists that break their invariants."""
+        if spikes.values is not None and spikes.values.requires_grad:
+            raise DescriptionError(
+                "input: its values want a gradient, which backend 'gpu' does not compute; use backend 'cpu', or give spikes.detach()"
+            )
+        if spikes.device.type != "cpu":
+            raise ShapeError(
+                f"input: spike lists are on {spikes.device}; give them on the cpu: they are checked there, and then copied"
+            )
+        spikes = spikes.expanded() if spikes.repeats else spikes
+        return spikes.validate()
+
+    def forward(
+        self,
+        spikes: SpikeBatch,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        *,
+        saves: bool,
+        loss: CrossEntropy | None = None,
+    ) -> Passes:
+        """Runs the network on checked lists, again if lists need more room.
+
+        Args:
+            tensors: of each layer, see `GpuLayer.tensors`.
+            saves: whether a backward pass may follow.
+            loss: a loss that the device computes (`sparsesnn.engines.gpu.loss.fits`): then the backward pass runs too.
+        """
+        self.n_passes += 1
+        numbers = {name: self._numbers_of(layer, tensors[name]) for name, layer in self.layers.items()}
+        while True:
+            passes = self._passes_for(spikes, saves)
+            passes.put(spikes, numbers)
+            needs = passes.forward() if loss is None else self._loss_of(passes, loss).step(loss)
+            rooms = self._better_rooms(passes.shape, needs)
+            if not rooms:
+                return passes
+            self._rooms.update(rooms)
+            self._forget(spikes.n_steps)
+
+    def _loss_of(self, passes: Passes, loss: CrossEntropy) -> DeviceLoss:
+        key = key_of(loss)
+        if key not in passes.losses:
+            passes.losses[key] = DeviceLoss(passes, self.network.output, loss)
+        found: DeviceLoss = passes.losses[key]
+        return found
+
+    def take_loss(self, passes: Passes, loss: CrossEntropy) -> Tensor:
+        """The value of a loss that the last pass has computed, float32[]."""
+        return self._loss_of(passes, loss).take(loss)
+
+    def _better_rooms(self, shape: Shape, needs: Mapping[str, int]) -> dict[tuple[int, str], int]:
+        """Rooms for lists that had too little, or after the first pass more than twice their need."""
+        begins, self._seen = shape.n_steps not in self._seen, self._seen | {shape.n_steps}
+        found = {}
+        for name, need in needs.items():
+            room, most = shape.rooms[name], self.layers[name].n * shape.n_steps
+            better = min(most, max(64, int(MORE_ROOM * need) + 1))
+            if need > room or (begins and 2 * better < room):
+                found[shape.n_steps, name] = better
+        return found
+
+    def _numbers_of(self, layer: GpuLayer, tensors: Mapping[str, Tensor]) -> npt.NDArray[np.float32]:
+        if layer.learns_numbers:
+            return layer.numbers(tensors)
+        if layer.name not in self._numbers:
+            self._numbers[layer.name] = layer.numbers(tensors)
+        return self._numbers[layer.name]
+
+    def changed(self) -> None:
+        """Numbers of neurons that do not learn may have changed on the host."""
+        self._numbers = {}
+
+    def holds(self, layers: Mapping[str, Any]) -> bool:
+        """Whether these are still the layers, with the same parameters that learn."""
+        return all(own.layer is layers.get(name) and own.is_current() for name, own in self.layers.items())
+
+    def _forget(self, n_steps: int) -> None:
+        for key in [key for key in self._passes if key[0] == n_steps]:
+            self._passes.pop(key).close()
+
+    def _passes_for(self, spikes: SpikeBatch, saves: bool) -> Passes:
+        key = spikes.n_steps, spikes.n_samples, saves, spikes.graded
+        found = self._passes.pop(key, None)
+        if found is not None and found.shape.n_input >= spikes.ids.numel():
+            self._passes[key] = found  # the last one used
+            return found
+        if found is not None:
+            found.close()
+        while len(self._passes) >= KEPT:
+            self._passes.pop(next(iter(self._passes))).close()
+        rooms = {
+            name: self._rooms.setdefault((spikes.n_steps, name), first_room(layer.n, spikes.n_steps))
+            for name, layer in self.layers.items()
+            if layer.fires
+        }
+        shape = Shape(
+            spikes.n_steps, spikes.n_samples, int(MORE_ROOM * spikes.ids.numel()) + 1, rooms, saves, spikes.graded
+        )
+        try:
+            made = Passes(self.device, self.layers, self.weights, self.source, shape)
+        except DeviceMemoryError as error:
+            raise self._too_large(error, shape) from None
+        self._passes[key] = made
+        return made
+
+    def n_bytes(self, shape: Shape) -> int:
+        """Bytes on the device for batches of this shape: lists, records, gradients, weights and their moments."""
+        return sum(buffers(self.layers, shape).values()) + self.weights.n_bytes(
+            shape.n_slots if shape.saves else 0, 2 * shape.saves
+        )
+
+    def _too_large(self, error: DeviceMemoryError, shape: Shape) -> DeviceMemoryError:
+        """The error for a batch that does not fit, with the largest one that does."""
+        per_sample = -(-shape.n_input // max(1, shape.n_samples))
+
+        def needed(n_samples: int) -> int:
+            return self.n_bytes(replace(shape, n_samples=n_samples, n_input=per_sample * n_samples))
+
+        _, total = self.device.memory()
+        low, high = 0, shape.n_samples
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if needed(middle) <= total else (low, middle)
+        all_bytes = self.n_bytes(shape)
+        fits = (
+            f"a batch of {low:,} fits if nothing else uses the device"
+            if low
+            else "not even one sample fits: use fewer steps or backend 'cpu'"
+        )
+        return DeviceMemoryError(
+            f"{self.device.name}: a batch of {shape.n_samples:,} samples of {shape.n_steps:,} steps needs {all_bytes:,} bytes, but "
+            f"{error.free:,} of {total:,} are free; {fits}",
+            needed=all_bytes,
+            free=error.free,
+            what=error.what,
+        )
+
+    def close(self) -> None:
+        """Frees everything on the device."""
+        for passes in self._passes.values():
+            passes.close()
+        self._passes = {}
+        self.weights.close()
+        self.device.close()

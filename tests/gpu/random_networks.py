@@ -1,0 +1,145 @@
+"""Random networks, and their training on the emulated device against the engine `cpu`, to the bit."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsesnn.engines.base import Batch, Step, Training
+from sparsesnn.engines.cpu.engine import CpuEngine
+from sparsesnn.engines.gpu.engine import GpuEngine
+from sparsesnn.engines.optimizers import Updates
+from sparsesnn.host.comm import Grid
+from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator
+from sparsesnn.network import Connection, Network
+from sparsesnn.spikes import SpikeBatch
+from sparsesnn.surrogate import KINDS, Surrogate
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network and how it is trained.
+
+    Args:
+        n_steps, n_samples, rate: of the input.
+        scale: factor on the initial weights, so that neurons fire.
+        training: arguments of `Training`.
+    """
+
+    network: Network
+    n_steps: int
+    n_samples: int
+    rate: float
+    scale: float
+    training: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    def batch(self, number: int = 0) -> Batch:
+        """A batch with labels; batches of different numbers differ."""
+        rng = np.random.default_rng([self.seed, number])
+        n = self.network.populations[self.network.inputs[0]].n
+        fired = rng.random((self.n_steps, self.n_samples, n)) < self.rate
+        labels = rng.integers(0, self.training["n_classes"], self.n_samples)
+        return Batch(SpikeBatch.from_dense(torch.from_numpy(fired.astype(np.float32))), torch.from_numpy(labels))
+
+
+def neurons(rng: random.Random, n: int) -> Any:
+    """A random population."""
+    kind = rng.choice([LIF, LIF, CubaLIF, AdLIF, Resonator])
+    options: dict[str, Any] = {
+        "surrogate": Surrogate(rng.choice(KINDS), rng.choice([2.0, 10.0])),
+        "detach_reset": rng.random() < 0.5,
+        "reset": rng.choice(["subtract", "zero"]) if kind is not Resonator else "subtract",
+        "grad_threshold": rng.choice([-math.inf, 0.0, 0.5, 0.9]),
+        "bias": rng.random() < 0.4,
+    }
+    if kind in (LIF, CubaLIF):
+        options["reset_decays"] = options["reset"] == "subtract" and rng.random() < 0.3
+    if rng.random() < 0.3:
+        options["learn_beta"] = True
+        if rng.random() < 0.5:
+            options |= {"learn_threshold": True, "grad_threshold": -math.inf}
+    fields = kind.__dataclass_fields__
+    return kind(n, **{key: value for key, value in options.items() if key in fields})
+
+
+def case(seed: int, most: int = 150) -> Case:
+    """The case of a seed."""
+    rng = random.Random(seed)
+    sizes = [rng.choice([1, 7, rng.randint(2, most), rng.randint(2, most)]) for _ in range(rng.randint(1, 3))]
+    n_classes = rng.randint(2, 12)
+    populations: dict[str, Any] = {"input": Input(rng.choice([1, rng.randint(2, 80)]))}
+    connections = []
+    names = ["input"]
+    for k, n in enumerate(sizes):
+        name = f"hidden{k}"
+        populations[name] = neurons(rng, n)
+        senders = [names[-1], *(other for other in names[:-1] if rng.random() < 0.3)]
+        connections += [Connection(pre, name, delay=rng.choice([0, 0, 1, 3])) for pre in senders]
+        for delay in rng.choice([[], [1], [2], [1, 3]]):
+            connections.append(Connection(name, name, delay=delay))
+        names.append(name)
+    spiking_readout = rng.random() < 0.15
+    last: Any = LIF(n_classes) if spiking_readout else LI(n_classes, learn_beta=rng.random() < 0.3)
+    populations["output"] = last
+    connections += [Connection(pre, "output") for pre in dict.fromkeys([names[-1], rng.choice(names[1:])])]
+    decoding = "count" if spiking_readout else rng.choice(["mean", "sum", "last", "max", "softmax_sum"])
+    updates = Updates(
+        name=rng.choice(["adam", "adamw"]),
+        weight_decay=rng.choice([0.0, 0.01]),
+        clip_norm=rng.choice([0.0, 0.5]),
+        ema=rng.choice([0.0, 0.9]),
+    )
+    training = {"n_classes": n_classes, "decoding": decoding, "updates": updates}
+    shape = rng.choice([1, 5, 11]), rng.choice([1, 3, 9, 19])
+    return Case(
+        Network(populations, connections), *shape, rng.choice([0.0, 0.05, 0.3]), rng.choice([1.0, 3.0]), training, seed
+    )
+
+
+def run(of: Case, kind: type[Any], n_steps: int = 3) -> tuple[Any, list[Step]]:
+    """Trains with one engine: the engine, and its steps."""
+    name = "gpu" if kind is GpuEngine else "cpu"
+    engine = kind(name, of.network, Training(batch=of.n_samples, **of.training), Grid.alone())
+    with torch.no_grad():
+        for name, p in engine.model.named_parameters():
+            if "->" in name:
+                p.mul_(of.scale)
+    return engine, [engine.step(of.batch(k), 1e-2) for k in range(n_steps)]
+
+
+def differences(of: Case, n_steps: int = 3) -> list[str]:
+    """What differs between the engines after some steps of training and one of evaluation; empty: nothing."""
+    cpu, expected = run(of, CpuEngine, n_steps)
+    gpu, found = run(of, GpuEngine, n_steps)
+    differ = [
+        f"{what} of step {k}"
+        for k, (a, b) in enumerate(zip(expected, found, strict=True))
+        for what in ("loss", "gradient_norm", "activity", "n_correct")
+        if getattr(a, what) != getattr(b, what)
+    ]
+    with torch.no_grad(), cpu.evaluated(), gpu.evaluated():
+        batch = of.batch(99)
+        a, b = cpu.infer(batch), gpu.infer(batch)
+        differ += [f"{what} of evaluation" for what in ("loss", "activity") if getattr(a, what) != getattr(b, what)]
+        wanted, made = cpu.run(batch), gpu.run(batch)
+        for name, lists in wanted.spikes.items():
+            other = made.spikes[name]
+            pairs = [(getattr(lists, x), getattr(other, x)) for x in ("offsets", "ids", "n_spikes")]
+            differ += [] if all(torch.equal(x, y) for x, y in pairs) else [f"lists of {name}"]
+    before, after = cpu.state(), gpu.state()
+    differ += [f"{name} in the state" for name in before.keys() ^ after.keys()]
+    differ += [name for name in before.keys() & after.keys() if not equal(before[name], after[name])]
+    gpu.close()
+    return differ
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have the same numbers; NaN equals NaN."""
+    return a.shape == b.shape and torch.equal(a.nan_to_num(nan=12345.0), b.nan_to_num(nan=12345.0))

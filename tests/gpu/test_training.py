@@ -1,0 +1,291 @@
+"""Whole training steps on the emulated device: the bits of the engine `cpu`."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from random_networks import Case, case, differences, equal, run
+
+from sparsesnn import Model, SpikeBatch, parse_net
+from sparsesnn.cli import main
+from sparsesnn.engines.base import Batch, Training
+from sparsesnn.engines.cpu.engine import CpuEngine
+from sparsesnn.engines.dropout import Dropout
+from sparsesnn.engines.gpu import passes, program
+from sparsesnn.engines.gpu.engine import GpuEngine
+from sparsesnn.engines.gpu.layout import find_leaves, make_waves, pack, unpack
+from sparsesnn.engines.optimizers import Updates
+from sparsesnn.errors import ConfigError, DescriptionError, DeviceMemoryError, NotFiniteError, SpikeListError
+from sparsesnn.host.comm import Grid
+from sparsesnn.layers import LI, LIF, Input
+from sparsesnn.loss import CrossEntropy, cross_entropy
+from sparsesnn.network import Connection, Network
+
+pytestmark = pytest.mark.usefixtures("emulated")
+
+
+def plain(text: str = "20-40r-10", n_steps: int = 7, n_samples: int = 9, rate: float = 0.2, **training: Any) -> Case:
+    """A network whose neurons fire."""
+    return Case(parse_net(text), n_steps, n_samples, rate, 3.0, {"n_classes": 10, "decoding": "mean", **training})
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_networks(seed: int) -> None:
+    assert differences(case(seed, most=70)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_more_random_networks(seed: int) -> None:
+    assert differences(case(seed)) == []
+
+
+def test_a_batch_of_several_leaves() -> None:
+    assert differences(plain("12-20-10", 3, 150), 2) == []
+
+
+@pytest.mark.parametrize("text", ["9-1100-10", "4-1090r-10"])
+def test_more_than_16_tiles(text: str) -> None:
+    assert differences(plain(text, 2, 2), 1) == []
+
+
+@pytest.mark.slow
+def test_tiles_in_turn() -> None:
+    assert differences(plain("5-4200-10", 2, 1, 0.5), 1) == []
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_silent_and_full_input(rate: float) -> None:
+    assert differences(plain(rate=rate), 2) == []
+
+
+def test_lists_that_need_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step is repeated with more room; its numbers do not depend on it."""
+    monkeypatch.setattr(program, "first_room", lambda n, n_steps: 3)
+    made = []
+    before = passes.Passes.__init__
+
+    def count(self: Any, *arguments: Any) -> None:
+        made.append(arguments)
+        before(self, *arguments)
+
+    monkeypatch.setattr(passes.Passes, "__init__", count)
+    assert differences(plain("20-40r-30-10"), 2) == []
+    assert len(made) > 2
+
+
+def test_spikes_with_values() -> None:
+    of = plain("20-40r-10")
+    counts = torch.from_numpy(np.random.default_rng(0).poisson(0.3, (7, 9, 20)).astype(np.float32)) * 0.7
+    batch = Batch(SpikeBatch.from_dense(counts, graded=True), of.batch().labels)
+    assert batch.spikes.graded
+    steps = []
+    for kind in (CpuEngine, GpuEngine):
+        engine, _ = run(of, kind, 1)
+        steps.append([(engine.step(batch, 1e-2).loss) for _ in range(3)] + [engine.weights_sha256()])
+    assert steps[0] == steps[1]
+
+
+def test_batches_of_other_sizes() -> None:
+    """Each shape has its buffers; the weights are the same."""
+    of = plain()
+    engines = [run(of, kind, 1)[0] for kind in (CpuEngine, GpuEngine)]
+    for n_samples, n_steps in ((4, 7), (2, 3), (130, 2), (1, 1), (4, 7)):
+        batch = replace(of, n_samples=n_samples, n_steps=n_steps).batch()
+        steps = [engine.step(batch, 1e-3) for engine in engines]
+        assert steps[0].loss == steps[1].loss
+    assert engines[0].weights_sha256() == engines[1].weights_sha256()
+    engines[1].close()
+
+
+def test_weights_that_are_not_finite_change_nothing() -> None:
+    of = plain()
+    gpu, _ = run(of, GpuEngine, 1)
+    weights = gpu.weights()
+    broken = {name: x.clone() for name, x in weights.items()}
+    broken["model/layers.output.hidden->output"][:, 0] = float("inf")
+    gpu.load_weights(broken, "here")
+    with pytest.raises(NotFiniteError, match="loss"):
+        gpu.step(of.batch(), 1e-2)
+    after = gpu.weights()
+    assert all(equal(broken[name], after[name]) for name in broken)
+    gpu.close()
+
+
+def test_the_other_engine_goes_on_from_a_state() -> None:
+    of = plain("20-40r-10", updates=Updates(ema=0.9, clip_norm=0.5))
+    ends = []
+    for first, second in ((CpuEngine, CpuEngine), (CpuEngine, GpuEngine), (GpuEngine, CpuEngine)):
+        begun, _ = run(of, first, 3)
+        state = begun.state()
+        other = second(
+            "gpu" if second is GpuEngine else "cpu", of.network, Training(batch=9, **of.training), Grid.alone()
+        )
+        other.load(state, "here")
+        for k in range(3, 6):
+            other.step(of.batch(k), 1e-2)
+        ends.append(other.state())
+    for end in ends[1:]:
+        assert end.keys() == ends[0].keys()
+        assert all(equal(x, end[name]) for name, x in ends[0].items())
+
+
+@pytest.mark.parametrize("decoding", ["mean", "softmax_sum"])
+def test_model(decoding: str) -> None:
+    """Autograd, hidden values in the loss, and a pass in between."""
+    gradients = []
+    for backend in ("cpu", "gpu"):
+        torch.manual_seed(0)
+        model = Model(parse_net("20-30r-25-10"), backend=backend, seed=1)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(3)
+        first, second = (SpikeBatch.from_dense((torch.rand(7, 5, 20) < 0.3).float()) for _ in range(2))
+        labels = torch.randint(0, 10, (5,))
+        output, later = model(first), model(second)
+        loss = cross_entropy(output, labels, decoding, 10) + cross_entropy(later, labels, "max", 10)
+        (loss + output.spikes["hidden1"].counts().pow(2).mean()).backward()
+        model.learn(first, CrossEntropy(labels, "mean", 10))
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+        with torch.no_grad():
+            gradients[-1]["potentials"] = model(first).potentials
+            assert model(first).activity() == {name: lists.activity() for name, lists in model(first).spikes.items()}
+    assert all(torch.equal(x, gradients[1][name]) for name, x in gradients[0].items())
+
+
+def test_frozen_weights() -> None:
+    models = [Model(parse_net("20-30-10"), backend=backend) for backend in ("cpu", "gpu")]
+    spikes, labels = plain().batch().spikes, plain().batch().labels
+    for model in models:
+        model.layers["hidden"].get_parameter("input->hidden").requires_grad_(False)
+        model.learn(spikes, CrossEntropy(labels, "mean", 10))
+        assert model.layers["hidden"].get_parameter("input->hidden").grad is None
+    names = dict(models[0].named_parameters())
+    assert all(p.grad is None or torch.equal(p.grad, names[name].grad) for name, p in models[1].named_parameters())
+
+
+def test_layout() -> None:
+    rng = random.Random(0)
+    for n, width in ((1, 16), (17, 16), (20, 32), (130, 64)):
+        weight = np.random.default_rng(n).standard_normal((rng.randint(1, 9), n)).astype(np.float32)
+        packed = pack(weight, width)
+        assert packed.shape == (len(weight), -(-n // width), 16, width // 16)
+        assert packed[0, 0, 3].tolist() == [weight[0, k * 16 + 3] if k * 16 + 3 < n else 0 for k in range(width // 16)]
+        assert np.array_equal(unpack(packed, n), weight)
+
+
+def test_waves_add_the_leaves_of_the_tree() -> None:
+    """Each leaf once, in the order of `find_leaves`; slots are free again once they are added."""
+    assert find_leaves(5) == ([(0, 5)], [])
+    assert find_leaves(19) == ([(0, 5), (5, 10), (10, 15), (15, 19)], [(0, 1), (2, 3), (0, 2)])
+    for n_samples in (1, 8, 64, 65, 150, 512, 1000, 3001):
+        n_groups = -(-n_samples // 8)
+        found, pairs = find_leaves(n_groups)
+        slots: dict[int, list[Any]] = {}
+        seen = []
+        for wave in make_waves(n_samples):
+            first = wave.first_sample // 8
+            for low, high, slot in wave.leaves:
+                assert slot not in slots
+                slots[slot] = [(first + low, first + high)]
+                seen.append((first + low, first + high))
+            for to, added in wave.pairs:
+                slots[to] = [slots[to], slots.pop(added)]
+        wanted: list[Any] = [[leaf] for leaf in found]
+        for to, added in pairs:
+            wanted[to] = [wanted[to], wanted[added]]
+        assert seen == found
+        assert slots == {0: wanted[0]}
+
+
+# ---- refusals ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (
+            Network(
+                {"input": Input(5), "hidden": LIF(8, capacity=3), "output": LI(2)},
+                [Connection("input", "hidden"), Connection("hidden", "output")],
+            ),
+            "capacity",
+        ),
+        (parse_net("2x8x8:4C3-10"), "Conv2d"),
+        (parse_net("5-20000-10"), "20,000 neurons.*16,384"),
+    ],
+)
+def test_networks_that_it_does_not_run(network: Network, message: str) -> None:
+    with pytest.raises(DescriptionError, match=f"(?s){message}.*backend 'cpu'"):
+        Model(network, backend="gpu")
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"updates": Updates(name="sgd")}, "optim.name.*sgd"),
+        ({"dropout": Dropout(neurons=0.5)}, "dropout"),
+    ],
+)
+def test_runs_that_it_does_not_do(training: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        GpuEngine("gpu", parse_net("5-8-2"), Training(2, "mean", **training), Grid.alone())
+
+
+def test_lists_that_break_their_invariants() -> None:
+    model = Model(parse_net("5-8-2"), backend="gpu")
+    wrong = SpikeBatch(
+        torch.tensor([0, 2]), torch.tensor([3, 1], dtype=torch.uint16), torch.tensor([2], dtype=torch.int32), 1, 1, 5
+    )
+    with pytest.raises(SpikeListError, match="ascend"):
+        model(wrong)
+
+
+def test_a_batch_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sparsesnn.engines.gpu.emulated import EmulatedDevice
+
+    def full(self: Any, n_bytes: int, what: str) -> int:
+        raise DeviceMemoryError("no", needed=n_bytes, free=1_000, what=what)
+
+    model = Model(parse_net("20-40-10"), backend="gpu")
+    small = Batch(plain().batch().spikes, plain().batch().labels)
+    model(small.spikes)
+    monkeypatch.setattr(EmulatedDevice, "allocate", full)
+    monkeypatch.setattr(EmulatedDevice, "memory", lambda self: (1_000, 1_000_000))
+    large = SpikeBatch.from_dense(torch.ones(50, 400, 20))
+    with pytest.raises(
+        DeviceMemoryError, match=r"batch of 400 samples of 50 steps needs [\d,]+ bytes.*a batch of \d+ fits"
+    ) as error:
+        model(large)
+    assert error.value.needed > 1_000_000
+
+
+@pytest.mark.slow
+def test_command_line(tmp_path: Path) -> None:
+    """A run that changes engines has the weights of a run on one."""
+    digits = [
+        "digits",
+        "--net",
+        "auto-12r-auto",
+        "--batch",
+        "64",
+        "--set",
+        "data.n_steps=8",
+        "--set",
+        "train.plots=false",
+        "--quiet",
+    ]
+
+    def go(out: str, *more: str) -> str:
+        assert main(["train", *digits, "--out", str(tmp_path / out), *more]) == 0
+        found: str = json.loads((tmp_path / out / "result.json").read_text())["weights_sha256"]
+        return found
+
+    assert go("cpu", "--epochs", "1") == go("gpu", "--epochs", "1", "--backend", "gpu")
