@@ -104,7 +104,7 @@ def first_not_finite(tensors: Mapping[str, Tensor], may_be_infinite: Container[s
                 continue  # needs no copy; NaN propagates to both extremes
             bad = torch.isnan(tensor) if name in may_be_infinite else ~torch.isfinite(tensor)
             if bool(bad.any()):
-                return name, float(tensor[bad][0])
+                return name, float(tensor.detach()[bad][0])
     return None
 
 

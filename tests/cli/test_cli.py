@@ -237,7 +237,7 @@ def test_seeds(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["train", "digits", "--set", "lr=1"], 2, "write section.key=value"),
         (["train", "digits", "--epochs", "many"], 2, "train.epochs: is 'many'; allowed: whole numbers, 1 to 1000000"),
         (["train", "digits", "--net.beta", "[0.5, 2]"], 2, "net.beta: is 2; allowed: 0 to 1, or a list of them"),
-        (["train", "digits", "--backend", "gpu"], 2, "train.backend: is 'gpu'; allowed: cpu, dense"),
+        (["train", "digits", "--backend", "tpu"], 2, "train.backend: is 'tpu'; allowed: cpu, gpu, dense"),
         (
             ["train", "digits", "--net", "128-x-10", "--out", "OUT"],
             2,

@@ -73,7 +73,7 @@ def test_configurations_that_mean_nothing_are_refused() -> None:
         return Config.resolve({"data": {"name": "digits"}, "train": train})
 
     assert config(backend="dense", precision="bfloat16").train.precision == "bfloat16"
-    with pytest.raises(ConfigError, match=r"train.device: is 'cuda' with backend 'cpu'; only backend 'dense'"):
+    with pytest.raises(ConfigError, match=r"train.device: is 'cuda' with backend 'cpu'; only backend 'gpu' or 'dense'"):
         config(device="cuda")
     with pytest.raises(ConfigError, match="'bfloat16' with backend 'cpu'; only backend 'dense' reads it"):
         config(precision="bfloat16")

@@ -212,7 +212,7 @@ def test_a_threshold_takes_part_in_training() -> None:
 
 
 @dataclass(frozen=True)
-class Adaptive(ss.Neuron):
+class AdaptiveInNir(ss.Neuron):
     """A LIF whose threshold rises with every spike; NIR has no such neuron, so that the rest is in the node's metadata."""
 
     beta: ss.PerNeuron = ss.parameter(0.9, "decay of the potential", low=0, high=1)
@@ -228,29 +228,29 @@ class Adaptive(ss.Neuron):
 
     def to_nir(self, p: Any, dt: float) -> Any:
         tau, zeros = dt / (1 - p["beta"]), np.zeros_like(p["beta"])
-        more = {"model": "Adaptive", "tau_a": dt / (1 - p["rho"]), "strength": self.strength}
+        more = {"model": "AdaptiveInNir", "tau_a": dt / (1 - p["rho"]), "strength": self.strength}
         return nir.LIF(tau, tau / dt, v_leak=zeros, v_threshold=p["threshold"], v_reset=zeros, metadata=more)
 
     @classmethod
     def from_nir(cls, node: Any, dt: float) -> Any:
         more = getattr(node, "metadata", {})
-        if more.get("model") not in ("Adaptive", b"Adaptive"):
+        if more.get("model") not in ("AdaptiveInNir", b"AdaptiveInNir"):
             return None
         beta, rho = 1 - dt / node.tau, 1 - dt / more["tau_a"]
         return cls(len(beta), beta=beta, rho=rho, strength=float(more["strength"]), threshold=node.v_threshold)
 
 
 def own_model() -> ss.Model:
-    hidden = Adaptive(N, rho=tuple(np.linspace(0.9, 0.98, N)), threshold=0.4)
+    hidden = AdaptiveInNir(N, rho=tuple(np.linspace(0.9, 0.98, N)), threshold=0.4)
     return ss.Model(ss.Network.chain(ss.Input(M), hidden, CubaLI(2)), seed=1)
 
 
 def test_metadata_of_a_node_travel_through_a_file(tmp_path: Path) -> None:
     model = own_model()
     write(tmp_path / "net.nir", to_nir(model, dt=DT))
-    again = from_nir(tmp_path / "net.nir", source="nir", dt=DT, neurons=[Adaptive], surrogate=ss.atan(2))
+    again = from_nir(tmp_path / "net.nir", source="nir", dt=DT, neurons=[AdaptiveInNir], surrogate=ss.atan(2))
     hidden: Any = again.network.populations["hidden"]
-    assert type(hidden) is Adaptive
+    assert type(hidden) is AdaptiveInNir
     assert hidden.rho == pytest.approx(tuple(np.linspace(0.9, 0.98, N)))
     assert hidden.surrogate == ss.atan(2)
     with torch.no_grad():

@@ -78,7 +78,7 @@ def test_names_of_devices(cuda: FakeCuda) -> None:
     assert cuda.contexts == []
 
 
-@pytest.mark.parametrize("name", ["cpu", "cuda:", "cuda:-1", "cuda:x", "cuda:00000", "gpu", ""])
+@pytest.mark.parametrize("name", ["cpu:0", "cuda:", "cuda:-1", "cuda:x", "cuda:00000", "gpu", ""])
 def test_other_names_are_refused(cuda: FakeCuda, name: str) -> None:
     with pytest.raises(DeviceError, match=f"device: is '{name}'.*cuda:0"):
         open_device(name)

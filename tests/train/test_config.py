@@ -141,7 +141,7 @@ def test_later_tables_win_over_earlier_ones_and_over_the_data_set() -> None:
         ({"train": {"epochs": 0}}, "train.epochs: is 0; allowed: whole numbers, 1 to"),
         ({"train": {"epochs": True}}, "train.epochs: is True"),
         ({"train": {"tensorboard": 1}}, "train.tensorboard: is 1; allowed: true or false"),
-        ({"train": {"backend": "cuda"}}, "train.backend: is 'cuda'; allowed: cpu, dense"),
+        ({"train": {"backend": "cuda"}}, "train.backend: is 'cuda'; allowed: cpu, gpu, dense"),
         ({"train": {"dense_mode": "slow"}}, "train.dense_mode: is 'slow'; allowed: auto, step, hoist, fused"),
         (
             {"train": {"dense_mode": "step"}},

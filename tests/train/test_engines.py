@@ -214,7 +214,7 @@ def test_clipping_scales_all_gradients_to_the_norm(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("gpu", {}, "backend: is 'gpu'; allowed: cpu, dense, ipu-model, ipu"),
+        ("tpu", {}, "backend: is 'tpu'; allowed: cpu, gpu, dense, ipu-model, ipu"),
         (
             "cpu",
             {"keep_every": 3},
@@ -244,7 +244,7 @@ def test_options_for_another_engine_are_left_out() -> None:
     options = {"weight_dtype": "bfloat16", "dense_mode": "hoist", "precision": "bfloat16"}
     assert engines.options_for("dense", options) == {"dense_mode": "hoist", "precision": "bfloat16"}
     assert engines.options_for("cpu", options) == {"weight_dtype": "bfloat16"}
-    assert [engines.on_host(name) for name in engines.names()] == ["cpu", "dense", "cpu", "cpu"]
+    assert [engines.on_host(name) for name in engines.names()] == ["cpu", "cpu", "dense", "cpu", "cpu"]
 
 
 def test_spikes_with_values_are_for_engines_whose_lists_carry_them() -> None:

@@ -41,6 +41,7 @@ class DenseSpikes:
             dtype: of the gradient.
             fired_dtype: of `fired`.
         """
+        spikes.check_form()
         if spikes.device.type == "cpu":
             places = torch.from_numpy(places_of(spikes.validate().expanded())).to(device, non_blocking=True)
             fired = torch.zeros(spikes.shape, dtype=fired_dtype, device=device)

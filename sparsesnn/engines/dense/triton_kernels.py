@@ -2,8 +2,9 @@
 
 One program takes BLOCK elements of [B, N] through all steps of a chunk; states, gradients of the states and sums stay in
 registers. `at` is an element's index within a step, `row` its index within [T, B, N]. Currents, spikes and gradients may be
-bfloat16 or float16; state is float32 (or float64). Spikes are stored as bytes, or as numbers that a product reads. Multiply-adds must not be contracted (the caller passes
-enable_fp_fusion=False), and sums have the order of codelets/neuron.h, because a spike is a comparison.
+bfloat16 or float16; state is float32 (or float64). Spikes are stored as bytes, or as numbers that a product reads.
+Multiply-adds must not be contracted (the caller passes enable_fp_fusion=False), and sums have the order of
+codelets/neuron.h, because a spike is a comparison.
 
 The entries of a neuron are a tuple `p`; `AT`, a compile-time constant, has their places in it. An absent entry costs nothing.
 States, their gradients and their arrays are tuples, one for each state.
@@ -275,7 +276,7 @@ def forward_kernel(
             if out is not None:
                 tl.store(out + row, fired.to(z[0].dtype), mask=here)
             if fired_out is not None:
-                tl.store(fired_out + row, fired.to(fired_out.dtype.element_ty), mask=here)
+                tl.store(fired_out + row, fired.to(z[0].dtype).to(fired_out.dtype.element_ty), mask=here)
         elif out is not None:
             tl.store(out + row, z[0], mask=here)
         row += size

@@ -53,6 +53,7 @@ class GpuEngine(TorchEngine):
     options: GpuOptions
     runner: ClassVar[type[Runner] | None] = GpuRunner
     copies_weights = True
+    on_host = "cpu"
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         super().__init__(name, network, training, grid)
