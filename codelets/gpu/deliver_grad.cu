@@ -161,18 +161,21 @@ KERNEL(neuron_grad, NeuronGradArgs, 64) {
     float sum = 0.0f;
     for (int t = a.n_steps - 1; t >= 0; --t)
       for (int b = b0; b < b1; ++b)
-        sum = sum + a.d_currents[packed_at<COLUMNS>(static_cast<int64>(t) * a.n_wave + b, a.n_tiles, tile,
-                                                    n % n_lanes) + n / n_lanes];
+        sum =
+            sum + a.d_currents[packed_at<COLUMNS>(static_cast<int64>(t) * a.n_wave + b, a.n_tiles, tile, n % n_lanes) +
+                               n / n_lanes];
     a.d_bias[of_all * n_neurons + neuron] = sum;
   }
   for (int q = 0; q < a.n_traces; ++q) {
     double sum = 0.0;
     for (int t = 0; t < a.n_steps; ++t)
       for (int b = b0; b < b1; ++b) {
-        const int list = t * a.n_samples + a.first_sample + b, begin = a.lists.begin[list], n_listed = a.lists.n_listed[list];
+        const int list = t * a.n_samples + a.first_sample + b, begin = a.lists.begin[list],
+                  n_listed = a.lists.n_listed[list];
         for (int j = 0; j < n_listed; ++j)
           if (a.lists.ids[begin + j] == neuron) {
-            const float d = a.d_values[begin + j], trace = a.traces[q * static_cast<int64>(a.n_samples) * a.room + begin + j];
+            const float d = a.d_values[begin + j],
+                        trace = a.traces[q * static_cast<int64>(a.n_samples) * a.room + begin + j];
             sum = sum + static_cast<double>(d) * static_cast<double>(trace);
           }
       }

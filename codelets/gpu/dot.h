@@ -34,7 +34,7 @@ inline float sum_tiles(int n_tiles, Dot&& dot) {
   float sum = 0.0f, blocks = 0.0f;
   bool has_sum = false;
   for (int group = n_rest ? n_full : n_full - 1; group >= 0; --group) {  // the last, smaller blocks first
-    float own = 0.0f;                                                   // of tile 16·group + lane
+    float own = 0.0f;                                                    // of tile 16·group + lane
     for (int p = 0; p < n_lanes; ++p) {
       const int tile = group * n_lanes + p;
       if (tile >= n_tiles) break;

@@ -1,12 +1,12 @@
 // How lists and tiles lie in the device's memory.
 //
-// A tile of W = 16·COLUMNS neurons belongs to half a warp: lane l of it holds the columns l, l + 16, …, so that its sums
-// have the order of the engine `cpu`, whose dot products have 16 lanes. Rows of weights and of ∂L/∂i are packed to
+// A tile of W = 16·COLUMNS neurons belongs to half a warp: lane l of it holds the columns l, l + 16, …, so that its
+// sums have the order of the engine `cpu`, whose dot products have 16 lanes. Rows of weights and of ∂L/∂i are packed to
 // match: [tile][lane][column]. Numbers per neuron lie in the order of the neurons, padded to whole tiles.
 //
-// Lists (t, b) have index t·B + b. Those of a population that the device has made lie sample by sample, each in room for
-// a fixed number of entries. If a sample needs more, its longer lists are left empty and the need is counted: the host
-// then makes more room and repeats the step. So the numbers do not depend on the room.
+// Lists (t, b) have index t·B + b. Those of a population that the device has made lie sample by sample, each in room
+// for a fixed number of entries. If a sample needs more, its longer lists are left empty and the need is counted: the
+// host then makes more room and repeats the step. So the numbers do not depend on the room.
 #pragma once
 
 #include "codelets/gpu/device.h"

@@ -1,5 +1,5 @@
-// Decoding over time, cross-entropy and its gradient (codelets/cross_entropy.h), one block for each sample, a thread for
-// each class. Potentials are read twice for `max`, else once.
+// Decoding over time, cross-entropy and its gradient (codelets/cross_entropy.h), one block for each sample, a thread
+// for each class. Potentials are read twice for `max`, else once.
 #include "codelets/cross_entropy.h"
 #include "codelets/gpu/layout.h"
 
@@ -22,9 +22,9 @@ struct LossArgs {
 KERNEL(loss, LossArgs, 1024) {
   const int b = block_index(), c = thread_index(), n_classes = a.n_classes;
   const bool exists = c < n_classes;
-  const Shared<double> exps = shared_memory<double>(0);                  // [C]
-  const Shared<float> logits = shared_memory<float>(n_classes * 8);      // [C]
-  const Shared<float> gradient = shared_memory<float>(n_classes * 12);   // [C]
+  const Shared<double> exps = shared_memory<double>(0);                 // [C]
+  const Shared<float> logits = shared_memory<float>(n_classes * 8);     // [C]
+  const Shared<float> gradient = shared_memory<float>(n_classes * 12);  // [C]
   const int64 row = static_cast<int64>(a.n_samples) * n_classes, first = static_cast<int64>(b) * n_classes;
   const auto at = [&](int t) { return t * row + first + c; };
   float logit = 0.0f;

@@ -2,8 +2,8 @@
 // ROUNDS > 1 that many tiles in turn). States stay in registers. A recurrent layer reads the lists that its block has
 // just written; the barriers of a step are those around them.
 //
-// Macros: SHAPE, of codelets/neuron.h; COLUMNS, neurons of a tile per lane; ROUNDS; TRACES, trained parameters of neurons
-// that fire; FIRES; THREADS, at most, of a block.
+// Macros: SHAPE, of codelets/neuron.h; COLUMNS, neurons of a tile per lane; ROUNDS; TRACES, trained parameters of
+// neurons that fire; FIRES; THREADS, at most, of a block.
 //
 // Cost of a sample: 4 bytes from L2 per arriving spike and neuron; launched with B blocks.
 #include "codelets/gpu/deliver.h"
@@ -69,8 +69,8 @@ KERNEL(step, StepArgs, THREADS) {
         for (int l = 0; l < a.n_loops; ++l) {
           if (t < a.loops[l].delay) continue;
           const int arrives = list - a.loops[l].delay * a.n_samples;
-          deliver(current, a.loops[l].weight, a.n_tiles, tile, lane, Global<const uint16>(a.ids),
-                  Global<const float>(), a.begin[arrives], a.n_spikes[arrives]);
+          deliver(current, a.loops[l].weight, a.n_tiles, tile, lane, Global<const uint16>(a.ids), Global<const float>(),
+                  a.begin[arrives], a.n_spikes[arrives]);
         }
 #pragma unroll
         for (int k = 0; k < COLUMNS; ++k) {

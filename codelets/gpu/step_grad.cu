@@ -16,15 +16,15 @@ using Model = Neuron<SHAPE>;
 
 struct StepGradArgs {
   Loop loops[max_loops];
-  Global<const float> entries;      // [entries][neurons], of the shape
-  Global<const float> derivatives;  // [TRACES][entries][neurons], of a readout
-  DeviceLists lists;                // the layer's own
-  Global<const float> fields;       // [fields][B·room], σ', then x
-  Global<float> d_values;           // [B·room], ∂L/∂value without the part through loops; becomes σ'·∂L/∂value
-  Global<const float> d_potentials;   // of a readout, [T, B, N], or [B, N] for all steps
-  Global<const float> rows;           // of a readout whose parameters learn: see StepArgs
-  Global<float> d_parameters;         // likewise, [TRACES][B][neurons]: written
-  Global<float> d_currents;           // of the wave, [T·samples][tiles][16][COLUMNS]: written
+  Global<const float> entries;       // [entries][neurons], of the shape
+  Global<const float> derivatives;   // [TRACES][entries][neurons], of a readout
+  DeviceLists lists;                 // the layer's own
+  Global<const float> fields;        // [fields][B·room], σ', then x
+  Global<float> d_values;            // [B·room], ∂L/∂value without the part through loops; becomes σ'·∂L/∂value
+  Global<const float> d_potentials;  // of a readout, [T, B, N], or [B, N] for all steps
+  Global<const float> rows;          // of a readout whose parameters learn: see StepArgs
+  Global<float> d_parameters;        // likewise, [TRACES][B][neurons]: written
+  Global<float> d_currents;          // of the wave, [T·samples][tiles][16][COLUMNS]: written
   int32 n_loops, n, n_tiles, n_steps, n_samples, room, records_x, detaches, same_at_all_steps, first_sample, n_wave;
 };
 
@@ -33,7 +33,8 @@ KERNEL(step_grad, StepGradArgs, THREADS) {
   const Place place;
   const int b = a.first_sample + block_index(), lane = place.lane;
   const int64 n_neurons = static_cast<int64>(a.n_tiles) * width, n_slots = static_cast<int64>(a.n_samples) * a.room;
-  const Shared<int32> numbers = shared_memory<int32>(0);  // [neurons], of a listed one its place in the list + 1, else 0
+  const Shared<int32> numbers =
+      shared_memory<int32>(0);  // [neurons], of a listed one its place in the list + 1, else 0
   float d[ROUNDS][COLUMNS][S] = {}, d_parameter[ROUNDS][COLUMNS][n_traces] = {};
   if constexpr (FIRES) {
     for (int64 n = thread_index(); n < n_neurons; n += block_size()) numbers[n] = 0;
@@ -115,7 +116,8 @@ KERNEL(step_grad, StepGradArgs, THREADS) {
         }
         d_current[k] = Model::d_current(own, p);
       }
-      store_columns(a.d_currents, packed_at<COLUMNS>(static_cast<int64>(t) * a.n_wave + block_index(), a.n_tiles, tile, lane),
+      store_columns(a.d_currents,
+                    packed_at<COLUMNS>(static_cast<int64>(t) * a.n_wave + block_index(), a.n_tiles, tile, lane),
                     d_current);
     }
     if constexpr (FIRES) barrier();
