@@ -58,7 +58,7 @@ def test_changes_of_a_source(mutations: ModuleType, tmp_path: Path) -> None:
 
 
 def test_answers_of_processes(mutations: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mutations, "SECONDS", 1)
+    monkeypatch.setattr(mutations, "SECONDS", 0.2)
 
     def forever() -> str:
         while True:
