@@ -37,6 +37,7 @@ EQUIVALENT = {
     "deliver_grad.cu: if (!some) continue": "adds a sum of zeros; only the sign of a zero may change",
     "dot.h: if (n_full)": "add_blocks adds nothing of 0 blocks",
     "step.cu: if (a.n_loops)": "one more barrier; without loops no one needs it",
+    "update.cu: if (a.clips)": "without clipping the factor is 1",
 }
 #: the changes that the fast tests try
 SAMPLE = (
