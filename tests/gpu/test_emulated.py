@@ -317,7 +317,7 @@ def test_launches_are_checked(bench: Bench) -> None:
     for grid, block, shared, fact in (
         (1, 33, 0, "33"),
         (1, 64, 0, "64"),
-        (0, 32, 0, "0 blocks"),
+        (-1, 32, 0, "-1 blocks"),
         (1, 32, 1 << 20, "1,048,576"),
     ):
         with pytest.raises(DeviceError, match=fact) as caught:

@@ -95,7 +95,7 @@ class Device(ABC):
         """Starts a kernel.
 
         Args:
-            grid: blocks.
+            grid: blocks; 0: nothing runs.
             block: threads in each, a multiple of 32.
             shared_bytes: shared memory of each block.
             arguments: its struct, copied now.

@@ -135,6 +135,8 @@ class EmulatedDevice(Device):
         if not 0 <= shared_bytes <= self.shared_bytes:
             message = f"{shared_bytes:,} bytes of shared memory in a block; up to {self.shared_bytes:,} are allowed"
             raise _failed(kernel.name, what, message)
+        if grid == 0:
+            return
         self._do(lambda: self._run(kernel, grid, block, shared_bytes, copied, what))
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:

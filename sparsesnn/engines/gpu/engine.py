@@ -15,10 +15,10 @@ from sparsesnn.adam import Adam, AdamW
 from sparsesnn.engines import optimizers
 from sparsesnn.engines.base import DEVICE_HELP, Batch, Training
 from sparsesnn.engines.gpu.choose import open_device
+from sparsesnn.engines.gpu.device import Device
 from sparsesnn.engines.gpu.layers import check_network
 from sparsesnn.engines.gpu.learn import learn
 from sparsesnn.engines.gpu.output import output_of
-from sparsesnn.engines.gpu.passes import Passes
 from sparsesnn.engines.gpu.program import Program
 from sparsesnn.engines.gpu.runner import GpuRunner
 from sparsesnn.engines.module import Model
@@ -57,11 +57,12 @@ class GpuEngine(TorchEngine):
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         super().__init__(name, network, training, grid)
-        self._device = open_device(self.options.device)
+        self._device: Device | None = open_device(
+            self.options.device
+        )  # a device that is missing is reported before a run begins
         self._program: Program | None = None
         self._is_newer = False  # the device's weights
-        self._passes: Passes | None = None
-        self._scale = 1.0
+        self._scale = 1.0  # of gradients, by clipping
 
     @classmethod
     def check(cls, name: str, network: Network, training: Training) -> None:
@@ -84,6 +85,7 @@ class GpuEngine(TorchEngine):
     def program(self) -> Program:
         """The network on the device, made on first use."""
         if self._program is None:
+            self._device = self._device or open_device(self.options.device)
             self._program = Program(self._device, self.network, self.model.layers._modules)
             if self.average is not None:
                 self.average.elsewhere = frozenset(matrix.name for matrix in self._program.weights.learning)
@@ -99,7 +101,7 @@ class GpuEngine(TorchEngine):
     def learn(self, batch: Batch, loss_of: Callable[[Output], Tensor]) -> Output:
         program = self.program
         tensors = {name: layer.tensors() for name, layer in program.layers.items()}
-        _, output, self._passes = learn(program, program.check(batch.spikes), tensors, loss_of, self.network.output)
+        _, output = learn(program, program.check(batch.spikes), tensors, loss_of, self.network.output)
         return output
 
     def finish_backward(self) -> float:
@@ -197,7 +199,7 @@ class GpuEngine(TorchEngine):
         self._pull()
         if self._program is not None:
             self._program.close()
-            self._program = None
+            self._program = self._device = None
 
     @torch.no_grad()
     def _pull(self) -> None:

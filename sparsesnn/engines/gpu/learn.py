@@ -8,7 +8,6 @@ from torch import Tensor
 
 from sparsesnn.engines.gpu.loss import fits
 from sparsesnn.engines.gpu.output import gradients_of, output_of
-from sparsesnn.engines.gpu.passes import Passes
 from sparsesnn.engines.gpu.program import Program
 from sparsesnn.output import Output
 from sparsesnn.spikes import SpikeBatch
@@ -20,14 +19,14 @@ def learn(
     tensors: Mapping[str, Mapping[str, Tensor]],
     loss_of: Callable[[Output], Tensor],
     output: str,
-) -> tuple[Tensor, Output, Passes]:
+) -> tuple[Tensor, Output]:
     """Runs checked lists forward, their loss, and backward; the gradients of weights stay on the device.
 
     Args:
         tensors: of each layer, see `GpuLayer.tensors`; those that learn get their gradients.
         output: the last population.
 
-    Returns: the loss, detached; the output; the passes, which hold the gradients.
+    Returns: the loss, detached, and the output.
     """
     in_kernel = fits(loss_of, program.layers[output].n) and program.layers[output].is_readout
     passes = program.forward(spikes, tensors, saves=True, loss=loss_of if in_kernel else None)  # type: ignore[arg-type]
@@ -46,4 +45,4 @@ def learn(
             bias.backward(found["bias"].to(bias.device))
         for key in layer.learnt:
             tensors[name][key].backward(found[key].to(tensors[name][key].device))
-    return value.detach(), made, passes
+    return value.detach(), made

@@ -100,7 +100,7 @@ class GpuRunner(Runner):
     ) -> tuple[Tensor, Output] | None:
         program = self._ready(model, {}, heard, potentials)
         tensors = {name: layer.tensors() for name, layer in program.layers.items()}
-        value, output, _ = learn(program, program.check(self.read(model, spikes)), tensors, loss, model.network.output)
+        value, output = learn(program, program.check(self.read(model, spikes)), tensors, loss, model.network.output)
         for layer in program.layers.values():
             for link in layer.links:
                 weight, matrix = layer.layer.tensor(link.name), program.weights.matrices[layer.name, link.name]
