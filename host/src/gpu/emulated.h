@@ -1,8 +1,8 @@
-// A CPU that stands in for a GPU in tests: what codelets/gpu/device.h offers to kernels, with checks.
+// A CPU that stands in for a GPU in tests: the functions of codelets/gpu/device.h, with checks.
 //
-// Kernels are compiled against this header alone. Each thread of a block is a fiber, and whatever a thread cannot do by
-// itself it asks of the `Machine` that runs it (machine.h), which stops the launch with a message at the first access
-// out of bounds, read of memory that no one has written, race, or divergent barrier.
+// Kernels are compiled against this header alone. Each thread of a block is a fiber. It calls the `Machine` that runs
+// it (machine.h) for every access to memory, barrier, ballot and shuffle. The machine stops the launch with a message
+// at the first access out of bounds, read of memory that nothing has written, race, or divergent barrier.
 //
 // Messages name the line of the kernel: a default argument is evaluated at the call.
 #pragma once
@@ -33,7 +33,7 @@ struct Range {
   int size, n, alignment;
 };
 
-// The thread that runs, and what it may ask for.
+// The thread that runs, and its calls.
 struct Machine {
   int thread, block, n_threads, n_blocks;
 
@@ -48,7 +48,7 @@ struct Machine {
   virtual uint64 of_lane(uint64 value, int lane, Site site) = 0;
 };
 
-// What the machine knows of a kernel; `run` is one thread.
+// A kernel, as the machine sees it; `run` runs one thread.
 struct Entry {
   void (*run)(Machine* machine, const void* arguments);
   int arguments_bytes, max_threads;

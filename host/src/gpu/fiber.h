@@ -1,4 +1,4 @@
-// Fibers: functions that hand the processor to one another, each on a stack of its own.
+// Fibers: functions that hand the processor to one another, each with a separate stack.
 #pragma once
 
 #include <sys/mman.h>
@@ -17,7 +17,7 @@ namespace sparsesnn::emulated {
 
 #if defined(__ELF__) && (defined(__x86_64__) || defined(__aarch64__))
 
-// Saves the registers that a call preserves on the stack, leaves the stack's address in *from, and goes on at `to`.
+// Saves the registers that a call preserves on the stack, leaves the stack's address in *from, and continues at `to`.
 extern "C" void sparsesnn_switch(void** from, void* to);
 
 #ifdef __x86_64__

@@ -1,7 +1,7 @@
 // Who accessed each byte last: finds reads of memory that no one has written, and races.
 //
-// A clock counts intervals. It goes on when a launch, a block or a phase of a block (from barrier to barrier) begins,
-// and when another warp runs or a warp passes a barrier of its own. Blocks run one after another, and so do the warps
+// A clock counts intervals. A new one begins with each launch, block and phase of a block (from barrier to barrier),
+// and when another warp runs or a warp passes a warp_barrier. Blocks run one after another, and so do the warps
 // of a phase. So the time of an access tells whether it belongs to this launch, block, phase and interval.
 #pragma once
 
