@@ -21,7 +21,8 @@ def make(task: Task) -> Callable[[], float]:
     )
 
     def product(x: jax.Array, weight: jax.Array) -> jax.Array:
-        return (brainevent.BinaryArray(x.reshape(-1, x.shape[-1])) @ weight).reshape(*x.shape[:2], -1)
+        found: jax.Array = (brainevent.BinaryArray(x.reshape(-1, x.shape[-1])) @ weight).reshape(*x.shape[:2], -1)
+        return found
 
     def logits(parameters: Weights, x: jax.Array) -> jax.Array:
         weights, recurrent = parameters

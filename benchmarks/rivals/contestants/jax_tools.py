@@ -13,7 +13,8 @@ from rivals.task import BETA, LEARNING_RATE, SLOPE, Task
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+    loss: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+    return loss
 
 
 def step_of(

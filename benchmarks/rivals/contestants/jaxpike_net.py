@@ -21,7 +21,8 @@ def make(task: Task) -> Callable[[], float]:
     parameters, static = eqx.partition(_net(task), eqx.is_inexact_array)
 
     def logits(parameters: Any, x: jax.Array) -> jax.Array:
-        return jp.unroll(eqx.combine(parameters, static), x)[0].mean(0)
+        found: jax.Array = jp.unroll(eqx.combine(parameters, static), x)[0].mean(0)
+        return found
 
     return step_of(logits, parameters, jnp.asarray(task.dense()), task)
 

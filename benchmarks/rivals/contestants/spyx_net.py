@@ -32,7 +32,8 @@ def make(task: Task) -> Callable[[], float]:
     graph, parameters, rest = nnx.split(model, nnx.Param, ...)
 
     def logits(parameters: Any, x: jax.Array) -> jax.Array:
-        return nn.run(nnx.merge(graph, parameters, rest), x)[0].mean(0)
+        found: jax.Array = nn.run(nnx.merge(graph, parameters, rest), x)[0].mean(0)
+        return found
 
     return step_of(logits, parameters, jnp.asarray(task.dense()), task)
 

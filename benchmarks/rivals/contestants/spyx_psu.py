@@ -39,4 +39,5 @@ def _leak(currents: jax.Array) -> jax.Array:
     def joined(first: Any, second: Any) -> Any:
         return first[0] * second[0], second[0] * first[1] + second[1]
 
-    return jax.lax.associative_scan(joined, (jnp.full_like(currents, BETA), currents))[1]
+    v: jax.Array = jax.lax.associative_scan(joined, (jnp.full_like(currents, BETA), currents))[1]
+    return v
