@@ -15,9 +15,9 @@ FLAGS: dict[str, dict[str, Any]] = {
     "input-activity": {"type": float, "default": 0.015, "metavar": "A", "help": "spikes per neuron and step"},
     "hidden-activity": {"type": float, "default": 0.02, "metavar": "A", "help": "the same, by scaling weights"},
     "device": {
-        "default": "auto",
+        "default": "cpu",
         "metavar": "NAME",
-        "help": "device of the backends dense (auto: cpu) and gpu: cpu, cuda, cuda:0, …",
+        "help": "device of the backends dense and gpu (cpu: its first GPU): cpu, cuda, cuda:0, …",
     },
     "precision": {
         "default": "float32",
