@@ -239,7 +239,7 @@ def _bytes_of(engine: Any, batch: Batch) -> Callable[[Launch], float]:
 
     The heads of codelets/gpu say so.
     """
-    program, passes = engine.program, engine._passes
+    program, passes = engine.program, engine.program.passes
     spikes: dict[str, int] = {}
     listed: dict[str, int] = {}
     for name, population in program.network.populations.items():

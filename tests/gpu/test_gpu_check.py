@@ -89,7 +89,7 @@ def test_bytes_of_kernels_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     with devices.replaced(lambda: watched):
         engine.step(data, 1e-12)
         count = speed._bytes_of(engine, data)
-    lists = engine._passes.lists("hidden")[0]
+    lists = engine.program.passes.lists("hidden")[0]
     fired, listed, given = int(lists.n_spikes.sum()), lists.ids.numel(), data.spikes.ids.numel()
     hidden, output = (engine.program.layers[name] for name in ("hidden", "output"))
     found = {(launch.kernel.name, launch.what): count(launch) for launch in watched.ran}

@@ -91,6 +91,11 @@ class Program:
             self._rooms.update(rooms)
             self._forget(spikes.n_steps)
 
+    @property
+    def passes(self) -> Passes:
+        """Those of the last batch."""
+        return next(reversed(self._passes.values()))
+
     def _loss_of(self, passes: Passes, loss: CrossEntropy) -> DeviceLoss:
         key = key_of(loss)
         if key not in passes.losses:
