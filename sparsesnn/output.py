@@ -84,6 +84,36 @@ class CountedSpikes(Mapping[str, Any]):
         """Number of dropped candidates."""
 
 
+class KnownCounts(CountedSpikes):
+    """Spikes per population of which a device has reported the numbers. Engines whose devices keep the lists derive a class that reads
+    them.
+
+    Args:
+        counts: of each population its spikes, its dropped candidates, and T·B·N.
+    """
+
+    def __init__(self, counts: Mapping[str, tuple[int, int, int]]) -> None:
+        self._counts = counts
+
+    def activity(self) -> dict[str, float]:
+        return {name: fired / places if places else 0.0 for name, (fired, _, places) in self._counts.items()}
+
+    def dropped(self) -> dict[str, int]:
+        return {name: n_dropped for name, (_, n_dropped, _) in self._counts.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        raise KeyError(f"{name}: only the number of its spikes has come back from the device")
+
+    def __contains__(self, name: object) -> bool:  # Mapping's would copy the lists
+        return name in self._counts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._counts)
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+
 class Lazily(Mapping[str, Any]):
     """Values created on first access, and kept."""
 

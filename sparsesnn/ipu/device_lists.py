@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sparsesnn.errors import DescriptionError
-from sparsesnn.output import CountedSpikes
+from sparsesnn.output import KnownCounts
 from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:
     from sparsesnn.ipu.program import IpuProgram
 
 
-class DeviceLists(CountedSpikes):
+class DeviceLists(KnownCounts):
     """Spike lists by population. Counts come with each batch; lists are fetched on first access, all of them at once.
 
     Args:
@@ -25,16 +25,12 @@ class DeviceLists(CountedSpikes):
 
     def __init__(self, program: IpuProgram, n_samples: int) -> None:
         self._program, self._n_samples, self._batch = program, n_samples, program.n_batches
-        self._counts = program.counts(n_samples)
         self._lists: Mapping[str, SpikeBatch] | None = None
-
-    def activity(self) -> dict[str, float]:
-        plan = self._program.plan
-        places = plan.n_steps * self._n_samples
-        return {name: n_spikes / (places * plan.populations[name].n) for name, (n_spikes, _) in self._counts.items()}
-
-    def dropped(self) -> dict[str, int]:
-        return {name: n_dropped for name, (_, n_dropped) in self._counts.items()}
+        plan = program.plan
+        places = plan.n_steps * n_samples
+        super().__init__(
+            {name: (*counts, places * plan.populations[name].n) for name, counts in program.counts(n_samples).items()}
+        )
 
     def __getitem__(self, name: str) -> SpikeBatch:
         if name not in self._counts:
@@ -46,12 +42,3 @@ class DeviceLists(CountedSpikes):
                 )
             self._lists = self._program.lists(self._n_samples)
         return self._lists[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._counts
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._counts)
-
-    def __len__(self) -> int:
-        return len(self._counts)

@@ -160,6 +160,27 @@ def test_model(decoding: str) -> None:
     assert all(torch.equal(x, gradients[1][name]) for name, x in gradients[0].items())
 
 
+def test_lists_are_read_before_the_next_batch() -> None:
+    """A later pass overwrites the lists on the device; lists that were read are kept."""
+    of = plain()
+    model = Model(of.network, backend="gpu", seed=1)
+    batches = [of.batch(k) for k in range(2)]
+
+    def learn(batch: Batch) -> Any:
+        return model.learn(batch.spikes, CrossEntropy(batch.labels, "mean", 10))[1]
+
+    first = learn(batches[0])
+    kept = first.spikes["hidden"].ids.clone()
+    late = learn(batches[1])
+    assert torch.equal(first.spikes["hidden"].ids, kept)
+    learn(batches[0])
+    with pytest.raises(DescriptionError, match="hidden: the device has run another batch"):
+        late.spikes["hidden"]
+    assert "absent" not in late.spikes
+    with pytest.raises(KeyError):
+        late.spikes["absent"]
+
+
 def test_frozen_weights() -> None:
     models = [Model(parse_net("20-30-10"), backend=backend) for backend in ("cpu", "gpu")]
     spikes, labels = plain().batch().spikes, plain().batch().labels

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from sparsesnn.engines.entries import has_formula
 from sparsesnn.engines.hooks import any_hooks
 from sparsesnn.engines.runner import weights_like
 from sparsesnn.layers import fires
-from sparsesnn.output import CountedSpikes, Output, at_least_float32
+from sparsesnn.output import KnownCounts, Output, at_least_float32
 from sparsesnn.spikes import SpikeBatch
 
 if TYPE_CHECKING:
@@ -236,35 +236,9 @@ class StepGraph:
 
     def output(self) -> Output:
         """The output of the last step: counts alone."""
-        counts = dict(zip(self.sizes, self.found.here["fired"].tolist(), strict=True))
-        places = {name: self.shape[0] * self.shape[1] * n for name, n in self.sizes.items()}
-        return Output(None, _Counts(counts, places), {}, self.engine.network.output)
-
-
-class _Counts(CountedSpikes):
-    """The numbers of spikes of each population, without the spikes.
-
-    Args:
-        places: T·B·N of each.
-    """
-
-    def __init__(self, counts: Mapping[str, int], places: Mapping[str, int]) -> None:
-        self._counts, self._places = counts, places
-
-    def __getitem__(self, name: str) -> Any:
-        raise KeyError(f"{name}: only the number of its spikes has come back from the device")
-
-    def __iter__(self) -> Any:
-        return iter(self._counts)
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    def activity(self) -> dict[str, float]:
-        return {name: n / self._places[name] for name, n in self._counts.items()}
-
-    def dropped(self) -> dict[str, int]:
-        return dict.fromkeys(self._counts, 0)
+        fired = zip(self.sizes.items(), self.found.here["fired"].tolist(), strict=True)
+        counts = {name: (count, 0, self.shape[0] * self.shape[1] * n) for (name, n), count in fired}
+        return Output(None, KnownCounts(counts), {}, self.engine.network.output)
 
 
 def _has_hooks(p: Tensor | None) -> bool:

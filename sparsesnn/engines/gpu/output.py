@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,12 @@ import torch
 from torch import Tensor
 
 from sparsesnn.engines.gpu.passes import Passes
-from sparsesnn.output import CountedSpikes, Output
+from sparsesnn.errors import DescriptionError
+from sparsesnn.output import KnownCounts, Output
 from sparsesnn.spikes import SpikeBatch
 
 
-class DeviceSpikes(CountedSpikes):
+class DeviceSpikes(KnownCounts):
     """The lists of all populations that fire, as of a pass.
 
     Args:
@@ -24,40 +24,33 @@ class DeviceSpikes(CountedSpikes):
 
     Attributes:
         learnt: the values of the lists that were read, by population, with the places of the entries on the device.
+
+    Errors: `DescriptionError` when lists are read after a later pass, which overwrites them.
     """
 
     def __init__(self, passes: Passes, *, learns: bool) -> None:
-        self._passes, self._learns = passes, learns
+        places = passes.shape.n_lists
+        super().__init__(
+            {name: (passes.n_spikes(name), 0, places * passes.layers[name].n) for name in passes.shape.rooms}
+        )
+        self._passes, self._learns, self._batch = passes, learns, passes.n_batches
         self._read: dict[str, SpikeBatch] = {}
         self.learnt: dict[str, tuple[Tensor, npt.NDArray[np.int64]]] = {}
-        places = passes.shape.n_lists
-        self._counts = {name: (passes.n_spikes(name), places * passes.layers[name].n) for name in passes.shape.rooms}
 
     def __getitem__(self, name: str) -> SpikeBatch:
         if name not in self._counts:
             raise KeyError(name)
         if name not in self._read:
+            if self._passes.n_batches != self._batch:
+                raise DescriptionError(
+                    f"lists of {name}: the device has run another batch since; read output.spikes before the next batch"
+                )
             lists, at = self._passes.lists(name)
             if self._learns:
                 lists.values = lists.fired().to(torch.float32).requires_grad_()
                 self.learnt[name] = lists.values, at
             self._read[name] = lists
         return self._read[name]
-
-    def __contains__(self, name: object) -> bool:  # Mapping's would copy the lists
-        return name in self._counts
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._counts)
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    def activity(self) -> dict[str, float]:
-        return {name: fired / places if places else 0.0 for name, (fired, places) in self._counts.items()}
-
-    def dropped(self) -> dict[str, int]:
-        return dict.fromkeys(self._counts, 0)
 
 
 def output_of(passes: Passes, output: str, *, learns: bool) -> Output:

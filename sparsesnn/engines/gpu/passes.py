@@ -33,6 +33,7 @@ class Passes:
 
     Attributes:
         losses: those that the device computes after these passes, by kind.
+        n_batches: counts the batches, each of which overwrites the lists of the one before.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Passes:
         self._backward: Callable[[], None] | None = None
         self._depends_on: tuple[Any, ...] = ()
         self.losses: dict[Any, Any] = {}
+        self.n_batches = 0
         self._make_staging()
         if shape.saves:
             self._upload_waves()
@@ -59,6 +61,7 @@ class Passes:
         for address in self._at.values():
             self.device.free(address)
         self._at, self._staging = {}, {}
+        self.n_batches += 1
 
     def _pinned(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
         """Host memory of this name; the same array each time."""
@@ -254,6 +257,7 @@ class Passes:
             spikes: the input, checked, with at most `n_input` entries.
             numbers: of each layer, see `GpuLayer.numbers`.
         """
+        self.n_batches += 1
         offsets = spikes.offsets.numpy()
         counts = self._pinned("input, lists", (3, self.shape.n_lists), np.int32)
         counts[0], counts[1], counts[2] = offsets[:-1], spikes.n_spikes.numpy(), np.diff(offsets)
