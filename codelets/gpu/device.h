@@ -19,17 +19,13 @@
 // No header of the standard library, as in number.h: NVRTC has none.
 #pragma once
 
+#include "codelets/gpu/integers.h"
+
 #ifdef SPARSESNN_EMULATED
 #include "host/src/gpu/emulated.h"
 #else
 
 namespace sparsesnn {
-
-using int32 = int;
-using uint32 = unsigned;
-using uint16 = unsigned short;
-using uint64 = unsigned long long;
-using int64 = long long;
 
 template <class T>
 using Global = T*;

@@ -22,14 +22,9 @@ KERNEL(column_squares, SquaresArgs, 64) {
   a.squares[n] = sum;
 }
 
-// The numbers of one step, as `AdamStep` of codelets/cpu/records.h, and the factor of clipping.
-struct AdamNumbers {
-  float lr, one_minus_beta1, beta2, one_minus_beta2, eps, weight_decay, step_size, scale;
-};
-
 struct AdamArgs {
   Global<float> w, m, s;
-  Global<const float> d, numbers;  // numbers: of AdamNumbers, in order
+  Global<const float> d, numbers;  // numbers: those of `AdamStep` of codelets/cpu/records.h, and the factor of clipping
   int32 n, decoupled, clips;
 };
 

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
+from sparsesnn.bounds import bounded
 from sparsesnn.errors import DescriptionError, NumericError
 from sparsesnn.layers import Neuron
 from sparsesnn.layers.arrays import NeuronArrays, arrays_of, derivatives
@@ -18,6 +20,19 @@ from sparsesnn.layers.shapes import Shape, shape_of
 
 THRESHOLD = "threshold"
 _FUNCTIONS = dict(zip(OPERATIONS, (operator.add, operator.sub, operator.mul, operator.truediv), strict=True))
+
+
+def neuron_tensors(layer: Any) -> dict[str, Tensor]:
+    """The parameters of a layer's neurons, by name; those that learn within their range and [n], others as they are."""
+    found = {}
+    for name, low, high in layer.population.parameters:
+        value: Tensor = layer.tensor(name)
+        if value.requires_grad:
+            value = bounded(value, low, high)
+            if value.ndim == 0:
+                value = layer.part.own_neurons(value) if layer.part else value.expand(layer.population.n)
+        found[name] = value
+    return found
 
 
 class Entries(NamedTuple):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -107,11 +109,20 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr * group["lr_factor"]
 
 
-def clip(gradients: Iterable[Tensor], norm: float, clip_norm: float) -> None:
-    """Scales gradients of norm `norm` down to `clip_norm`, if `clip_norm` is above 0 and smaller."""
-    if clip_norm and clip_norm < norm < math.inf:
-        for gradient in gradients:
-            gradient.mul_(clip_norm / norm)
+def clip(gradients: Iterable[Tensor], norm: float, clip_norm: float) -> float:
+    """Scales gradients of norm `norm` down to `clip_norm`, if `clip_norm` is above 0 and smaller; returns the factor, 1 if there is none."""
+    if not clip_norm or not clip_norm < norm < math.inf:
+        return 1.0
+    for gradient in gradients:
+        gradient.mul_(clip_norm / norm)
+    return clip_norm / norm
+
+
+def squares_per_neuron(model: Any, name: str, gradient: Tensor) -> npt.NDArray[np.float64]:
+    """float64[N], the squares of the gradient of a parameter of a layer, summed for each neuron: the same on any number of ranks."""
+    population, _, own = name.partition(".")[2].partition(".")
+    found: npt.NDArray[np.float64] = model.layers[population].squares_per_receiver(own, gradient.numpy())
+    return found
 
 
 def norm_of(gradients: Iterable[Tensor]) -> Tensor:

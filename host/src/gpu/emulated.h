@@ -7,13 +7,9 @@
 // Messages name the line of the kernel: a default argument is evaluated at the call.
 #pragma once
 
-namespace sparsesnn {
+#include "codelets/gpu/integers.h"
 
-using int32 = int;
-using uint32 = unsigned;
-using uint16 = unsigned short;
-using uint64 = unsigned long long;
-using int64 = long long;
+namespace sparsesnn {
 
 namespace emulated {
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +14,7 @@ from sparsesnn.adam import Adam, AdamW
 from sparsesnn.engines.base import Batch, Step, Training, weight_dtype
 from sparsesnn.engines.cpu.runner import CpuRunner
 from sparsesnn.engines.module import Model
-from sparsesnn.engines.optimizers import make_optimizer
+from sparsesnn.engines.optimizers import make_optimizer, squares_per_neuron
 from sparsesnn.engines.runner import Runner
 from sparsesnn.engines.torch_engine import TorchEngine
 from sparsesnn.host.comm import Grid
@@ -94,10 +92,6 @@ def gradient_norm(model: Model, gradients: Mapping[str, Tensor]) -> float:
 
     Squares are summed neuron by neuron first: the same for any number of ranks that share the neurons.
     """
-    squares: dict[str, npt.NDArray[np.float64]] = {}
-    for name, g in gradients.items():
-        if g.ndim:
-            population, _, own = name.partition(".")[2].partition(".")
-            squares[name] = model.layers[population].squares_per_receiver(own, g.numpy())  # type: ignore[operator]
+    squares = {name: squares_per_neuron(model, name, g) for name, g in gradients.items() if g.ndim}
     whole = model.parts.whole_neurons(squares) if model.parts else squares
     return math.sqrt(sum(float(whole[n].sum()) if g.ndim else float(g) ** 2 for n, g in gradients.items()))

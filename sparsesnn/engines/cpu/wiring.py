@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from sparsesnn import _core
-from sparsesnn.bounds import bounded
 from sparsesnn.engines.cpu.lists import to_array
-from sparsesnn.engines.entries import as_float32, entries_of
+from sparsesnn.engines.entries import as_float32, entries_of, neuron_tensors
 from sparsesnn.layers import is_readout
 from sparsesnn.layers.shapes import shape_of
 from sparsesnn.parameters import DELAYS, Incoming, PopulationModule
@@ -40,14 +39,7 @@ def layer_tensors(layer: PopulationModule) -> dict[str, Tensor]:
         value: Tensor | None = layer.tensor(name)
         if value is not None:
             found[name] = value
-    for name, low, high in layer.population.parameters:
-        value = layer.tensor(name)
-        if value.requires_grad:
-            value = bounded(value, low, high)
-            if value.ndim == 0:
-                value = layer.part.own_neurons(value) if layer.part else value.expand(layer.population.n)
-        found[name] = value
-    return found
+    return {**found, **neuron_tensors(layer)}
 
 
 class Wiring:

@@ -112,20 +112,11 @@ class GpuEngine(TorchEngine):
             if name in by_name:
                 total += float(weights.squares(by_name[name]).sum())
             elif name in own:
-                total += self._squares(name, own[name])
+                g = own[name]
+                total += float(optimizers.squares_per_neuron(self.model, name, g).sum()) if g.ndim else float(g) ** 2
         norm = math.sqrt(total)
-        clip_norm = self.training.updates.clip_norm
-        optimizers.clip(own.values(), norm, clip_norm)
-        self._scale = clip_norm / norm if clip_norm and clip_norm < norm < math.inf else 1.0
+        self._scale = optimizers.clip(own.values(), norm, self.training.updates.clip_norm)
         return norm
-
-    def _squares(self, name: str, gradient: Tensor) -> float:
-        """The sum of the squares of a gradient on the host, neuron by neuron."""
-        if not gradient.ndim:
-            return float(gradient) ** 2
-        population, _, own = name.partition(".")[2].partition(".")
-        layer: Any = self.model.layers[population]
-        return float(layer.squares_per_receiver(own, gradient.numpy()).sum())
 
     def _update(self) -> None:
         super()._update()

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sparsesnn.bounds import bounded
-from sparsesnn.engines.entries import entries_of
+from sparsesnn.engines.entries import entries_of, neuron_tensors
 from sparsesnn.engines.gpu.layout import LANES, pad
 from sparsesnn.errors import DescriptionError
 from sparsesnn.layers import Input, fires, is_readout
@@ -171,15 +170,8 @@ class GpuLayer:
         return self.n_entries * (1 + len(self.learnt)) + 2
 
     def tensors(self) -> dict[str, Tensor]:
-        """The parameters of its neurons; those that learn within their range and [n]."""
-        found = {}
-        for name, low, high in self.population.parameters:
-            value: Tensor = self.layer.tensor(name)
-            if name in self.learnt:
-                value = bounded(value, low, high)
-                value = value.expand(self.n) if value.ndim == 0 else value
-            found[name] = value
-        return found
+        """The parameters of its neurons, as `neuron_tensors` gives them."""
+        return neuron_tensors(self.layer)
 
     def numbers(self, tensors: Mapping[str, Tensor]) -> npt.NDArray[np.float32]:
         """[n_numbers, n_padded]: the entries, their derivatives by each learnt parameter, the secondary threshold, the bias."""

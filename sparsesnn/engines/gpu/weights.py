@@ -124,10 +124,9 @@ class DeviceWeights:
 
     def _put(self, matrix: Matrix, what: str, x: Tensor) -> None:
         array = x.detach().to("cpu", torch.float32).contiguous().numpy()
-        self.device.synchronize()  # the packed copy must live until it is on the device
         packed = pack(array, matrix.width)
         self.device.upload(matrix.at[what], packed)
-        self.device.synchronize()
+        self.device.synchronize()  # the packed copy must live until it is on the device
 
     def get(self, matrix: Matrix, what: str = "weight") -> Tensor:
         """[M, N], from the device."""
@@ -251,7 +250,7 @@ class DeviceWeights:
 
 
 def adam_numbers(group: Mapping[str, Any], step: float, scale: float) -> npt.NDArray[np.float32]:
-    """The numbers of a step of Adam (`AdamNumbers` of codelets/gpu/update.cu), rounded as those of the engine `cpu`."""
+    """The numbers of a step of Adam (`AdamArgs` of codelets/gpu/update.cu), rounded as those of the engine `cpu`."""
     (beta1, beta2), lr = group["betas"], float(group["lr"])
     root = math.sqrt(1.0 - math.pow(beta2, step))
     return np.array(
