@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparsesnn.errors import ShapeError
 from sparsesnn.network import Network
 from sparsesnn.output import LayerState, Output
 from sparsesnn.spikes import SpikeBatch
@@ -167,6 +168,14 @@ def as_tensor(x: Any) -> Tensor:
     """Spikes in any form as a tensor [T, B, N]."""
     found: Tensor = x if isinstance(x, Tensor) else x.to_dense()
     return found
+
+
+def as_lists(x: Any, backend: str) -> SpikeBatch:
+    """The input of a network of an engine that reads spike lists alone. Errors: `ShapeError` for anything else."""
+    if not isinstance(x, SpikeBatch):
+        kind = type(x).__name__
+        raise ShapeError(f"Model: backend {backend!r} reads spike lists but got {kind}; give a SpikeBatch")
+    return x
 
 
 def thinned_tensor(x: Tensor, population: int, heard: Heard) -> Tensor:

@@ -16,7 +16,7 @@ from sparsesnn.engines.cpu.learn import learn, learns_alone
 from sparsesnn.engines.cpu.lists import as_float32, as_read, engine_lists
 from sparsesnn.engines.cpu.single import apply, run_layer, thinned
 from sparsesnn.engines.hooks import any_hooks
-from sparsesnn.engines.runner import NetworkRun, Runner
+from sparsesnn.engines.runner import NetworkRun, Runner, as_lists
 from sparsesnn.errors import ShapeError
 from sparsesnn.in_lists import check_in_lists
 from sparsesnn.network import Network
@@ -56,10 +56,7 @@ class CpuRunner(Runner):
     def read(self, model: Model, spikes: Any) -> SpikeBatch | Currents:
         if isinstance(spikes, Currents):
             return spikes
-        if not isinstance(spikes, SpikeBatch):
-            kind = type(spikes).__name__
-            raise ShapeError(f"Model: backend {self.name!r} reads spike lists but got {kind}; give a SpikeBatch")
-        return as_read(spikes, model.first_connections)
+        return as_read(as_lists(spikes, self.name), model.first_connections)
 
     def delayed(self, layer: Any, c: Any, x: Any, first_step: int) -> Any:
         steps = layer.axonal_delays(c)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from sparsesnn.engines.gpu.choose import open_device
 from sparsesnn.engines.gpu.layers import check_connections, check_network
 from sparsesnn.engines.gpu.learn import learn
-from sparsesnn.engines.gpu.passes import Passes
 from sparsesnn.engines.gpu.program import Program
-from sparsesnn.engines.runner import NetworkRun, Runner
-from sparsesnn.errors import DescriptionError, ShapeError
+from sparsesnn.engines.runner import NetworkRun, Runner, as_lists
+from sparsesnn.errors import DescriptionError
 from sparsesnn.first_order import first_order
 from sparsesnn.network import Network
 from sparsesnn.output import LayerState, Output
@@ -45,10 +47,7 @@ class GpuRunner(Runner):
         check_connections(connections, f"backend {self.name!r}")
 
     def read(self, model: Model, spikes: Any) -> SpikeBatch:
-        if not isinstance(spikes, SpikeBatch):
-            kind = type(spikes).__name__
-            raise ShapeError(f"Model: backend {self.name!r} reads spike lists but got {kind}; give a SpikeBatch")
-        return spikes
+        return as_lists(spikes, self.name)
 
     def readable(self, spikes: SpikeBatch) -> SpikeBatch:
         return spikes
@@ -67,22 +66,16 @@ class GpuRunner(Runner):
         program = self._ready(model, past, heard, potentials)
         spikes = program.check(data)
         tensors = {name: layer.tensors() for name, layer in program.layers.items()}
-        learnt = [x for name, layer in program.layers.items() for x in self._learnt(layer, tensors[name]).values()]
-        grad = torch.is_grad_enabled() and any(x.requires_grad for x in learnt)
-        passes = program.forward(spikes, tensors, saves=grad)
+        learnt = _learnt(program, tensors)
+        grad = torch.is_grad_enabled() and any(x.requires_grad for x in learnt.values())
+        this = _Pass(program, spikes, tensors, list(learnt), saves=grad)
         outputs: dict[str, Any] = {model.source: data}
         if grad:
-            made = _Run.apply(_Pass(program, passes, spikes, tensors), *learnt)
+            made = dict(zip(program.layers, _Run.apply(this, *learnt.values()), strict=True))
+            lists = {name: replace(found, values=made[name]) for name, found in this.lists.items()}
         else:
-            made = [
-                torch.from_numpy(passes.potentials(name).copy()) if layer.is_readout else None
-                for name, layer in program.layers.items()
-            ]
-        for (name, layer), x in zip(program.layers.items(), made, strict=True):
-            outputs[name] = x
-            if layer.fires:
-                outputs[name], _ = passes.lists(name)
-                outputs[name].values = x
+            made, lists = this.potentials(), this.lists
+        outputs |= {name: lists.get(name, made.get(name)) for name in program.layers}
 
         def arrived(name: str) -> Any:
             raise DescriptionError(f"record: backend {self.name!r} records nothing; use backend 'cpu' or 'dense'")
@@ -123,72 +116,100 @@ class GpuRunner(Runner):
         self._program.weights.put(dict(model.named_parameters()) | dict(model.named_buffers()))
         return self._program
 
-    @staticmethod
-    def _learnt(layer: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors that gradients are computed for, in the order of `_gradients`."""
-        found = {link.name: layer.layer.tensor(link.name) for link in layer.links}
-        bias = layer.layer.tensor("bias")
-        return {**found, **({} if bias is None else {"bias": bias}), **{name: tensors[name] for name in layer.learnt}}
+
+def _learnt(program: Program, tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[tuple[str, str], Tensor]:
+    """The tensors that gradients are computed for, by layer and name: weights, the bias, and parameters of neurons."""
+    found: dict[tuple[str, str], Tensor] = {}
+    for name, layer in program.layers.items():
+        own_names = [*(link.name for link in layer.links), *(["bias"] if layer.has_bias else [])]
+        found |= {(name, own): layer.layer.tensor(own) for own in own_names}
+        found |= {(name, own): tensors[name][own] for own in layer.learnt}
+    return found
 
 
 class _Pass:
-    """A forward pass, as its node in PyTorch's graph keeps it."""
+    """A forward pass, as its node in PyTorch's graph keeps it.
 
-    def __init__(self, program: Program, passes: Passes, spikes: SpikeBatch, tensors: Any) -> None:
-        self.program, self.passes, self.serial = program, passes, program.n_passes
-        self.spikes, self.tensors = (
-            spikes,
-            {name: {k: x.detach() for k, x in of.items()} for name, of in tensors.items()},
-        )
+    Args:
+        spikes: checked, see `Program.check`.
+        tensors: of each layer, see `GpuLayer.tensors`.
+        learnt: see `_learnt`.
+        saves: whether a backward pass may follow.
 
-    def outputs(self) -> list[tuple[str, Any]]:
+    Attributes:
+        lists: of each population that fires, without values.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        spikes: SpikeBatch,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        learnt: list[tuple[str, str]],
+        *,
+        saves: bool,
+    ) -> None:
+        self.program, self.spikes, self.learnt = program, spikes, learnt
+        self.tensors = {name: {k: x.detach() for k, x in of.items()} for name, of in tensors.items()}
+        self._run(saves)
+
+    def _run(self, saves: bool) -> None:
+        self.passes = self.program.forward(self.spikes, self.tensors, saves=saves)
+        self._number = self.program.n_passes
+        self.lists: dict[str, SpikeBatch] = {}
+        self._places: dict[str, npt.NDArray[np.int64]] = {}
+        for name in self.passes.shape.rooms:
+            self.lists[name], self._places[name] = self.passes.lists(name)
+
+    def potentials(self) -> dict[str, Tensor]:
+        """[T, B, N] of each readout."""
+        readouts = [name for name, layer in self.passes.layers.items() if layer.is_readout]
+        return {name: torch.from_numpy(self.passes.potentials(name).copy()) for name in readouts}
+
+    def outputs(self) -> dict[str, Tensor]:
         """Of each layer its potentials, or the values of its lists."""
-        found = []
-        for name, layer in self.passes.layers.items():
-            if layer.is_readout:
-                found.append((name, torch.from_numpy(self.passes.potentials(name).copy())))
-            else:
-                lists, _ = self.passes.lists(name)
-                found.append((name, lists.fired().to(torch.float32)))
-        return found
+        return self.potentials() | {name: x.fired().to(torch.float32) for name, x in self.lists.items()}
+
+    def backward(self, d_out: Sequence[Tensor], saved: Sequence[Tensor]) -> list[Tensor | None]:
+        """The gradients of `learnt`, whose tensors were `saved`, for those of the outputs.
+
+        If the device has run another pass since, this one is repeated first.
+        """
+        program, layers, weights = self.program, self.program.layers, self.program.weights
+        if program.n_passes != self._number:
+            program.changed()
+            for at, x in zip(self.learnt, saved, strict=True):
+                if at in weights.matrices:
+                    weights.put_one(*at, x)
+            self._run(saves=True)
+        arrived = {
+            name: (d.detach().cpu().contiguous().numpy(), self._places.get(name))
+            for name, d in zip(layers, d_out, strict=True)
+        }
+        self.passes.backward(arrived)
+        program.device.synchronize()
+        found: dict[tuple[str, str], Tensor] = {}
+        for name, layer in layers.items():
+            found |= {(name, own): d for own, d in self.passes.neuron_gradients(layer).items()}
+        for at, matrix in weights.matrices.items():
+            if matrix.learns:
+                found[at] = weights.get(matrix, "gradient")
+        devices = [x.device for x in saved]
+        return [found[at].to(device) if at in found else None for at, device in zip(self.learnt, devices, strict=True)]
 
 
 class _Run(torch.autograd.Function):
-    """forward(pass, weights, biases, numbers of neurons…) → of each layer its potentials, or the values of its lists.
-
-    If the device has run another pass since, the backward pass repeats the forward pass first.
-    """
+    """forward(pass, tensors that learn…) → of each layer its potentials, or the values of its lists."""
 
     @staticmethod
     def forward(ctx: Any, of: _Pass, *learnt: Tensor) -> tuple[Tensor, ...]:
         ctx.of = of
         ctx.save_for_backward(*learnt)
-        return tuple(x for _, x in of.outputs())
+        outputs = of.outputs()
+        return tuple(outputs[name] for name in of.program.layers)
 
     @staticmethod
     @first_order("backend gpu")
     def backward(ctx: Any, *d_out: Tensor) -> tuple[Any, ...]:
         of: _Pass = ctx.of
-        program, layers = of.program, of.program.layers
-        learnt = iter(ctx.saved_tensors)  # PyTorch checks whether they have changed since
-        if program.n_passes != of.serial:
-            program.changed()
-            for layer in layers.values():
-                for link in layer.links:
-                    program.weights.put_one(layer.name, link.name, next(learnt))
-                for _ in range(layer.has_bias + len(layer.learnt)):
-                    next(learnt)
-            of.passes = program.forward(of.spikes, of.tensors, saves=True)
-        arrived = {}
-        for name, d in zip(layers, d_out, strict=True):
-            at = None if layers[name].is_readout else of.passes.lists(name)[1]
-            arrived[name] = d.detach().cpu().contiguous().numpy(), at
-        of.passes.backward(arrived)
-        program.device.synchronize()
-        found: list[Any] = []
-        for layer in layers.values():
-            matrices = [program.weights.matrices[layer.name, link.name] for link in layer.links]
-            found += [program.weights.get(matrix, "gradient") if matrix.learns else None for matrix in matrices]
-            found += of.passes.neuron_gradients(layer).values()
-        devices = [x.device for x in ctx.saved_tensors]
-        return None, *(None if x is None else x.to(device) for x, device in zip(found, devices, strict=True))
+        return None, *of.backward(d_out, ctx.saved_tensors)  # PyTorch checks whether they have changed since
