@@ -22,7 +22,7 @@ from sparsesnn.engines.cpu.engine import CpuEngine
 from sparsesnn.engines.gpu import choose
 from sparsesnn.engines.gpu.engine import GpuEngine
 
-#: tools of compute-sanitizer, and what each looks for
+#: tools of compute-sanitizer, and the faults that each looks for
 SANITIZERS = {"memcheck": "accesses out of bounds", "racecheck": "races on shared memory"}
 
 

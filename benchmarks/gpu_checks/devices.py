@@ -1,4 +1,4 @@
-"""Devices for the check: one that computes nothing, and one that remembers what it was asked to do."""
+"""Devices for the check: one that computes nothing, and one that remembers its launches."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Size:
         n_steps, batch: T and B of training.
         training_steps: steps whose weights are compared.
         batches, activities: of timed kernels.
-        repeats: of what is timed.
+        repeats: of each measurement.
     """
 
     name: str
@@ -88,7 +88,7 @@ def small_case(seed: int, size: Size) -> Case:
 
 
 def digest(steps: list[Step], engine: Engine, last: Batch) -> dict[str, str]:
-    """What an engine made of a case: SHA-256 of its losses and norms, of the lists and potentials of a batch, and of its weights."""
+    """An engine's results for a case: SHA-256 of its losses and norms, of the lists and potentials of a batch, and of its weights."""
     losses = b"".join(struct.pack("<dd", step.loss, step.gradient_norm) for step in steps)
     with torch.no_grad(), engine.evaluated():
         output = engine.run(last)  # type: ignore[attr-defined]
@@ -164,7 +164,7 @@ def scales_of(size: Size, net: str, activity: float) -> dict[str, float]:
 
 
 def expected_of_case(seed: int, size: Size) -> dict[str, str]:
-    """What the engine `cpu` gets on this machine."""
+    """The results of the engine `cpu` on this machine."""
     of = small_case(seed, size)
     engine, steps = random_networks.run(of, CpuEngine, 3)
     return digest(steps, engine, of.batch(99))
@@ -180,7 +180,7 @@ def train(engine: Engine, text: str, size: Size) -> dict[str, str]:
 
 
 def write_references() -> None:
-    """Writes what the engine `cpu` gets."""
+    """Writes the results of the engine `cpu`."""
     found: dict[str, Any] = {}
     for size in SIZES:
         scales = {

@@ -17,12 +17,12 @@ import torch
 from sparsesnn.errors import DeviceError, MissingDependencyError
 from sparsesnn.whole_file import write_atomically
 
-#: what a part may end with
+#: verdicts on a part
 PASSED, FAILED, SKIPPED, MEASURED, UNUSABLE = "passed", "failed", "skipped", "measured", "unusable"
 
 
 class FaultError(Exception):
-    """A check found what must not be; the message says what."""
+    """A check has failed; the message says how."""
 
 
 class Part:

@@ -54,7 +54,7 @@ def main(sources: str) -> None:
     expected = np.where(x < 90, 3 * x, x)
     np.testing.assert_array_equal(out, expected)
 
-    # a graph: nothing runs while it is recorded; each replay reads the host memory anew
+    # a graph: nothing runs while it is recorded; each replay reads the host memory again
     y = np.zeros(50, np.float32)
     other = device.allocate(x.nbytes, "other")
 

@@ -206,7 +206,7 @@ def test_a_source_that_does_not_compile(cuda: FakeCuda, device: Device) -> None:
 
 
 def test_code_that_the_driver_refuses_is_compiled_again_once(cuda: FakeCuda, device: Device) -> None:
-    """A file of the cache may be whole, and yet not be what this driver takes."""
+    """A file of the cache may be whole, and yet not run on this driver."""
     kernels(device)
     assert cuda.n_compiled == 1
     cuda.results["cuModuleLoadData"] = [CUresult.CUDA_ERROR_INVALID_IMAGE]
@@ -296,7 +296,7 @@ def test_a_kernel_that_fails_is_named(cuda: FakeCuda, device: Device) -> None:
 
 
 def test_one_of_several_kernels_failed(cuda: FakeCuda, device: Device) -> None:
-    """Without a wait in between nobody knows which one; those before the last wait are none of them."""
+    """Without a wait in between it may be any of them, but none from before the last wait."""
     made = kernels(device)
     launch(device, made["list_grad"], "before")
     device.synchronize()
@@ -370,7 +370,7 @@ def test_graphs_that_nobody_can_run_are_destroyed(cuda: FakeCuda, device: Device
 
 
 def test_ctrl_c_reaches_a_process_that_waits(cuda: FakeCuda, device: Device) -> None:
-    """A kernel that never ends holds nobody."""
+    """A kernel that never ends does not block the process."""
     cuda.results["cuStreamQuery"] = CUresult.CUDA_ERROR_NOT_READY
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()

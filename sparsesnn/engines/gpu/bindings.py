@@ -1,4 +1,4 @@
-"""CUDA's driver and its run-time compiler NVRTC, by NVIDIA's package cuda.bindings; what is missing is reported in one sentence.
+"""CUDA's driver and its run-time compiler NVRTC, by NVIDIA's package cuda.bindings. A missing part is reported in one sentence.
 
 Both are loaded on first use: a computer without a GPU, or without a driver, can import everything in this folder.
 """
@@ -55,7 +55,7 @@ def load_nvrtc() -> tuple[Any, tuple[int, int]]:
 
 
 def check_driver(supports: int, compiler: tuple[int, int]) -> None:
-    """Raises `DeviceError` if the driver cannot run what the compiler makes: the major version of CUDA must not be newer.
+    """Raises `DeviceError` if the driver cannot run the compiler's code: the major version of CUDA must not be newer.
 
     Args:
         supports: the driver's version of CUDA, such as 12080, from `cuDriverGetVersion`.

@@ -1,6 +1,6 @@
 """An NVIDIA GPU, by CUDA's driver.
 
-The device works in the primary context, which PyTorch shares, on a stream of its own. Each call makes the context current and then puts
+The device works in the primary context, which PyTorch shares, on its own stream. Each call makes the context current and then puts
 back the one before, so PyTorch's current device stays, and any thread may call.
 """
 
@@ -82,7 +82,7 @@ class _Work(NamedTuple):
 class CudaDevice(Device):
     """A GPU. The number is CUDA's, among the GPUs that this process sees.
 
-    Errors: `ConfigError` for a number that there is not; `DeviceError` if the GPU or its driver is missing, too old or busy;
+    Errors: `ConfigError` if no GPU has this number; `DeviceError` if the GPU or its driver is missing, too old or busy;
     `MissingDependencyError` without the package cuda-bindings.
     """
 
@@ -403,7 +403,7 @@ class CudaDevice(Device):
             last = ", ".join(f"{x} of {y}" for x, y in launches[-12:])
             culprit = f"one of the last kernels failed ({last}; set {CHECK_VARIABLE}=1 to learn which one)"
         self._failure = DeviceError(
-            f"{self.name}: {culprit}: {reason}; what this process had on the GPU is lost: start it again, from the last checkpoint",
+            f"{self.name}: {culprit}: {reason}; all data of this process on the GPU is lost: start it again, from the last checkpoint",
             kernel=kernel,
             what=what,
         )
@@ -441,7 +441,7 @@ class _Pinned:
 
 
 def _forget_graph(device: weakref.ref[CudaDevice], executable: Any) -> None:
-    """Destroys a graph that nobody can run any more."""
+    """Destroys a graph that is no longer used."""
     owner = device()
     if owner is None or owner._closed or owner._recording is not None:
         return  # `close` destroys it

@@ -156,13 +156,13 @@ def _first_lines(log: str, most: int = 20) -> str:
 
 @dataclass(frozen=True)
 class Use:
-    """What one kernel needs of a multiprocessor.
+    """The resources that one kernel needs of a multiprocessor.
 
     Args:
         registers: of each thread.
         spilled: bytes of registers that a thread keeps in memory: stores and loads.
         stack: bytes of local memory of a thread, spilled registers included.
-        shared: bytes of shared memory of a block, without what a launch adds.
+        shared: bytes of shared memory of a block, without those that a launch adds.
     """
 
     registers: int

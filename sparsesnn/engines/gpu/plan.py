@@ -16,7 +16,7 @@ MORE_ROOM = 1.25
 
 
 def first_room(n: int, n_steps: int) -> int:
-    """Entries of a sample's lists that there is room for at first."""
+    """Entries of a sample's lists for which there is room at first."""
     return min(n * n_steps, max(64, int(FIRST_ROOM * n * n_steps)))
 
 
