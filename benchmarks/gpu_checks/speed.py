@@ -40,7 +40,12 @@ SHARE_OF_HOST = 0.2
 #: bytes that are copied: within L2 of every GPU since Ampere, and far beyond it
 COPIES = {"L2": 8 << 20, "memory": 1 << 30}
 #: other libraries: module of rivals.contestants, and seconds that its first step may take on a GPU
-RIVALS = {"SpikingJelly": ("spikingjelly_net", 15), "snnTorch": ("snntorch_net", 15), "torch.compile": ("compiled", 90)}
+RIVALS = {
+    "SpikingJelly": ("spikingjelly_net", 15),
+    "snnTorch": ("snntorch_net", 15),
+    "JAX scan": ("jax_scan", 45),
+    "torch.compile": ("compiled", 90),
+}
 
 Rows = list[dict[str, Any]]
 
@@ -334,12 +339,17 @@ def _rival(part: Part, device: str, size: Size, net: str, batch: int, module: st
     from rivals import prepare
 
     workload = Workload(size.nets[net], n_steps=size.n_steps, n_samples=batch, hidden_activity=_usual(size))
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX leaves memory to the parts after it
     try:
         contestant = importlib.import_module(f"rivals.contestants.{module}")
     except ImportError as error:
         part.skip(f"is not installed: {error}")
         return
     place = "cpu" if _is_dry() else device
+    jax = contestant.jax if module.startswith("jax") else None
+    if jax and place != "cpu" and jax.default_backend() == "cpu":
+        part.skip("is installed without CUDA (pip install 'jax[cuda13]')")
+        return
     with torch.device(place):
         task = _task(prepare.make_task, workload)
         step = contestant.make(task)
@@ -348,7 +358,9 @@ def _rival(part: Part, device: str, size: Size, net: str, batch: int, module: st
         first = time.perf_counter() - start
     wait: Callable[[], None] = (lambda: None) if place == "cpu" else torch.cuda.synchronize
     seconds = _seconds_of_steps(step, wait, max(2, size.repeats // 2))
-    most = 0 if place == "cpu" else torch.cuda.max_memory_reserved()
+    most = 0
+    if place != "cpu":
+        most = jax.devices()[0].memory_stats()["peak_bytes_in_use"] if jax else torch.cuda.max_memory_reserved()
     row = {
         "who": name,
         "net": net,
