@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from sparsesnn.engines.gpu import cubins, engine
 from sparsesnn.engines.gpu.bindings import load_nvrtc
+from sparsesnn.engines.gpu.choose import open_device
 from sparsesnn.engines.gpu.device import Device, Kernel
 from sparsesnn.engines.gpu.nvrtc import compile_source, options, source_files
 
@@ -20,12 +21,11 @@ from sparsesnn.engines.gpu.nvrtc import compile_source, options, source_files
 @contextmanager
 def replaced(make: Callable[[], Device]) -> Iterator[None]:
     """The engine opens this device, whatever its name."""
-    before = engine.open_device
     engine.open_device = lambda name: make()  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        engine.open_device = before  # type: ignore[attr-defined]
+        engine.open_device = open_device  # type: ignore[attr-defined]
 
 
 class Idle(Device):
@@ -130,7 +130,8 @@ class Watched(Device):
         self.device.launch(kernel, grid, block, shared_bytes, arguments, what)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        self.recording = recorded = []
+        recorded: list[Launch] = []
+        self.recording = recorded
         try:
             replay = self.device.record(work)
         finally:

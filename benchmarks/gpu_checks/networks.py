@@ -91,7 +91,7 @@ def digest(steps: list[Step], engine: Engine, last: Batch) -> dict[str, str]:
     """An engine's results for a case: SHA-256 of its losses and norms, of the lists and potentials of a batch, and of its weights."""
     losses = b"".join(struct.pack("<dd", step.loss, step.gradient_norm) for step in steps)
     with torch.no_grad(), engine.evaluated():
-        output = engine.run(last)  # type: ignore[attr-defined]
+        output = engine.run(last)
         lists = hashlib.sha256()
         for name, x in sorted(output.spikes.items()):
             assert isinstance(x, SpikeBatch)

@@ -172,14 +172,13 @@ def _copies(part: Part, device: str, size: Size, speed: dict[str, float]) -> Non
     part.data["device"] = opened.name
     for name, wanted in COPIES.items():
         n_bytes = wanted if size is networks.FULL else 1 << 16
-        addresses = [opened.allocate(n_bytes, f"copy {k}") for k in range(2)]
-        for address in addresses:
-            opened.fill(address, n_bytes)
-        seconds = _time_of(opened, partial(opened.copy, *addresses, n_bytes), size.repeats)
+        to, source = (opened.allocate(n_bytes, what) for what in ("copy", "source"))
+        opened.fill(source, n_bytes)
+        seconds = _time_of(opened, partial(opened.copy, to, source, n_bytes), size.repeats)
         speed[name] = 2 * n_bytes / seconds
         part.say(f"{name}: {n_bytes:,} bytes at {speed[name] / 1e9:,.0f} GB/s, read and written")
-        for address in addresses:
-            opened.free(address)
+        opened.free(source)
+        opened.free(to)
     opened.close()
     part.data["bytes_per_s"] = dict(speed)
     part.verdict = MEASURED
