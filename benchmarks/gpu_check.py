@@ -8,8 +8,8 @@
 
 `bits`: small random networks, their losses, lists and weights against the numbers in benchmarks/results/gpu_bits.json; compute-sanitizer's
 memcheck and racecheck, if it is installed; the weights after 20 steps of three networks. `speed`: copies, each kernel alone, whole training
-steps, other implementations, the host's share. Both leave report.json and report.txt in --out, after each part, and end with 0 if nothing
-failed, 1 if something did, 2 if the device cannot be used.
+steps, other implementations, the host's share. They write bits.txt and speed.txt (and .json) into --out, after each part. The exit status is
+0 if nothing failed, 1 if something did, and 2 if the device cannot be used.
 
 It runs from a checkout by itself: the compiled engine lies in sparsesnn/, as an editable installation leaves it.
 """

@@ -57,7 +57,7 @@ class Report:
 
     Args:
         what: bits or speed.
-        folder: of report.json and report.txt.
+        folder: of {what}.json and {what}.txt.
         limit: seconds after which no part begins.
     """
 
@@ -121,8 +121,8 @@ class Report:
             {"name": x.name, "verdict": x.verdict, "seconds": x.seconds, "lines": x.lines, **x.data} for x in self.parts
         ]
         data = {"what": self.what, **self.about, "stopped_at": self.stopped, "parts": parts}
-        write_atomically(self.folder / "report.json", (json.dumps(data, indent=1) + "\n").encode())
-        write_atomically(self.folder / "report.txt", self.text().encode())
+        write_atomically(self.folder / f"{self.what}.json", (json.dumps(data, indent=1) + "\n").encode())
+        write_atomically(self.folder / f"{self.what}.txt", self.text().encode())
 
     def text(self) -> str:
         """The report as text."""
@@ -142,7 +142,7 @@ class Report:
     def end(self) -> int:
         """Writes the report, and gives the status of the process."""
         self.write()
-        print(f"{self.verdict}: {self.folder / 'report.txt'}")
+        print(f"{self.verdict}: {self.folder / self.what}.txt")
         return {PASSED: 0, FAILED: 1, UNUSABLE: 2}[self.verdict]
 
 

@@ -24,8 +24,8 @@ def no_sanitizer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bits, "find_sanitizer", lambda: None)
 
 
-def parts_of(folder: Path) -> dict[str, Any]:
-    report = json.loads((folder / "report.json").read_text())
+def parts_of(folder: Path, what: str = "bits") -> dict[str, Any]:
+    report = json.loads((folder / f"{what}.json").read_text())
     return {part["name"]: part for part in report["parts"]}
 
 
@@ -42,7 +42,7 @@ def test_bits(tmp_path: Path) -> None:
         "passed",
         "passed",
     ]
-    assert "gpu_check.py bits: passed" in (tmp_path / "report.txt").read_text()
+    assert "gpu_check.py bits: passed" in (tmp_path / "bits.txt").read_text()
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_wrong_bits_stop_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_speed(tmp_path: Path) -> None:
     arguments = ["speed", "--device", "emulated", "--out", str(tmp_path), "--no-rivals", "--seconds", "2000"]
     assert gpu_check.main(arguments) == 0
-    parts = parts_of(tmp_path)
+    parts = parts_of(tmp_path, "speed")
     kernels = parts["kernels alone: W2, batch 3, 5.0%"]
     names = {row["kernel"] for row in kernels["kernels"]}
     assert {"step", "step_grad", "senders", "weight_grad", "adam"} <= names
@@ -125,7 +125,7 @@ def test_a_part_that_fails_stops_the_rest(tmp_path: Path) -> None:
         "long": "skipped",
         "three": "failed",
     }
-    text = (tmp_path / "report.txt").read_text()
+    text = (tmp_path / "bits.txt").read_text()
     assert "a list differs" in text
     assert "stopped after: three" in text
 
@@ -136,7 +136,7 @@ def test_a_device_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("sparsesnn.engines.gpu.choose.open_device", missing)
     assert gpu_check.main(["bits", "--out", str(tmp_path)]) == 2
-    assert "there is no NVIDIA driver" in (tmp_path / "report.txt").read_text()
+    assert "there is no NVIDIA driver" in (tmp_path / "bits.txt").read_text()
 
 
 def test_an_idle_device_compiles_what_a_step_needs(monkeypatch: pytest.MonkeyPatch) -> None:
