@@ -37,7 +37,7 @@ examples:
 after --: a sparsesnn command, your Python file, or -m and a module, with arguments; every rank runs it.
 the launcher: srun inside a Slurm job; PopRun if --num-replicas is given; else the mpirun (Open MPI, MPICH, Intel)
   next to this Python or on PATH. The launcher itself reaches other hosts, usually by ssh; they must have the same
-  Python at the same path. On its own machine a launcher may refuse root: --launcher-args=--allow-run-as-root.
+  Python at the same path. If a launcher refuses to run as root, add --launcher-args=--allow-run-as-root.
 ranks: the default is the number of tasks or slots of the job in Slurm, PBS, LSF or Grid Engine, which is printed, or one
   (or --ranks-per-host) for each of --hosts. With --num-replicas it is one. Otherwise --ranks must be given.
 threads: --threads T gives each rank T worker threads, and binds it to T cores. Default: Slurm's --cpus-per-task, else

@@ -152,7 +152,7 @@ class InitConfig(Section, Recurrence, name="init"):
         metavar="RUN",
     )
     activity: float = option(
-        0.05, "wanted spikes per neuron and step of every spiking population; 0: weights as drawn", low=0, below=1
+        0.05, "target: spikes per neuron and step of every spiking population; 0: weights as drawn", low=0, below=1
     )
     layers: dict[str, float] = option(dict, "wanted activity of single populations, by name", low=0, below=1)
     n_batches: int = option(2, "training batches to measure on", low=1, high=_MANY)
@@ -201,7 +201,7 @@ class TrainConfig(Section, engines.options_class(), name="train"):  # type: igno
     )
     balance: bool = option(
         False,
-        "draw all classes equally often in training: samples of rare classes several times an epoch, of frequent ones a part",
+        "draw all classes equally often in training: samples of rare classes several times an epoch, and some of the frequent ones",
     )
     drop_last: bool = option(False, "leave out the last batch of an epoch if it is smaller")
     checkpoint_seconds: float = option(
