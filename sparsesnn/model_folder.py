@@ -235,7 +235,7 @@ def local_folder(name: str | Path, **download: Any) -> Path:
     if os.sep in str(name)[:1] or str(name).startswith(".") or str(name).count("/") != 1:
         raise CheckpointError(f"{name}: no such folder; give a folder, or a model of the hub as 'owner/model'")
     return Path(
-        hub(f"{name} is no folder here; a model of the hub").snapshot_download(
+        hub(f"{name} is not a folder here; a model of the hub").snapshot_download(
             str(name), allow_patterns=list(FILES), **download
         )
     )

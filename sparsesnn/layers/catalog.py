@@ -98,15 +98,15 @@ def _load(point: Any) -> type[Any]:
 
 
 def check_model(model: Any, what: str) -> None:
-    """`DescriptionError`, which begins with `what`, if an object is no class of a neuron model."""
+    """`DescriptionError`, which begins with `what`, if an object is not the class of a neuron model."""
     if not isinstance(model, type) or not issubclass(model, Neuron):
-        raise DescriptionError(f"{what} is no class that extends sparsesnn.Neuron")
+        raise DescriptionError(f"{what} is not a class that extends sparsesnn.Neuron")
     if is_abstract(model):
         raise DescriptionError(f"{what} is a base class, without arrays")
 
 
 def define(model: Any, what: str = "") -> None:
-    """Makes a class the one that is found by its name. Errors: `DescriptionError`, which begins with `what`, if it is no model."""
+    """Makes a class the one that is found by its name. Errors: `DescriptionError`, which begins with `what`, if it is not a model."""
     check_model(model, what or f"{model!r}")
     if model.__name__ in MODELS and MODELS[model.__name__] is not model:
         raise DescriptionError(f"{what or model.__name__} has the name of one of ours; give the class another name")

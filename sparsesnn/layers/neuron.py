@@ -153,7 +153,7 @@ class Neuron(HasDecays):
         own = vars(cls)
         if own.get("arrays", 0) is None:
             if cls.step is Neuron.step:
-                raise DescriptionError(f"{cls.__name__}: arrays is None; give it a step of its own, or {_form(cls)}")
+                raise DescriptionError(f"{cls.__name__}: arrays is None; define step, or {_form(cls)}")
             cls.linear = False
         elif "step" in own and cls.arrays is Neuron.arrays:
             raise DescriptionError(
@@ -344,7 +344,7 @@ def _check_call(cls: Any, values: Sequence[Any], arguments: Mapping[str, Any]) -
     if is_abstract(cls):
         raise DescriptionError(f"{name}: is a base class, without arrays; {_form(cls)}")
     if any(isinstance(x, Field) for x in vars(cls).values()):
-        raise DescriptionError(f"{name}: is no dataclass; write @dataclass(frozen=True) above the class")
+        raise DescriptionError(f"{name}: is not a dataclass; write @dataclass(frozen=True) above the class")
     if len(values) > 1 and _is_ours(cls):
         raise TypeError(
             f"{name}: got {len(values)} arguments without a name; give n alone without one, such as {name}(256, beta=0.9)"

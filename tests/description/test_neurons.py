@@ -273,7 +273,7 @@ def test_a_forgotten_decorator_is_refused() -> None:
     class Bare(Raised):
         tau: ss.PerNeuron = ss.parameter(0.9, "decay")
 
-    with pytest.raises(DescriptionError, match=r"Bare: is no dataclass; write @dataclass\(frozen=True\)"):
+    with pytest.raises(DescriptionError, match=r"Bare: is not a dataclass; write @dataclass\(frozen=True\)"):
         Bare(3)
 
 
@@ -318,7 +318,7 @@ def test_a_model_that_is_not_linear_runs_on_dense() -> None:
     output.potentials.sum().backward()
     with pytest.raises(DescriptionError, match="Quadratic: .*'dense'"):
         ss.Model(network)(ss.SpikeBatch.from_dense(torch.ones(6, 2, 4)))
-    with pytest.raises(DescriptionError, match="Idle: arrays is None; give it a step"):
+    with pytest.raises(DescriptionError, match="Idle: arrays is None; define step"):
         type("Idle", (ss.Neuron,), {"arrays": None, "states": ("v",), "__module__": __name__})
 
 

@@ -149,7 +149,7 @@ def test_groups_have_their_rate_and_decay() -> None:
             "output.hidden->output": (0.0, 0.25),
         }
     with pytest.raises(
-        ConfigError, match="optim.lr_factors: 'neuron' is no group; allowed: weights, recurrent, readout"
+        ConfigError, match="optim.lr_factors: 'neuron' is not a group; allowed: weights, recurrent, readout"
     ):
         make_config(optim={"lr_factors": {"neuron": 0.5}})
 

@@ -136,5 +136,5 @@ def test_backends_without_dropout_refuse_it() -> None:
     from sparsesnn.engines.ipu.engine import IpuEngine
 
     training = Training(n_classes=3, decoding="mean", dropout=Dropout(neurons=0.25))
-    with pytest.raises(ConfigError, match="dropout: is Dropout.neurons=0.25.*backend 'ipu-model' does not do"):
+    with pytest.raises(ConfigError, match="dropout: is Dropout.neurons=0.25.*backend 'ipu-model' does not support"):
         IpuEngine.check("ipu-model", parse_net("5-4-3"), training)
