@@ -201,7 +201,7 @@ def read_model(folder: Path) -> Saved:
     )
     for name, x in tensors.items():
         if x.is_floating_point() and x.dtype != _DTYPES[settings.dtype]:
-            raise CheckpointError(f"{where}: {name} is {x.dtype}; its settings say {settings.dtype}")
+            raise CheckpointError(f"{where}: {name} is {x.dtype}; its settings name {settings.dtype}")
         # thresholds may be -inf on purpose; NaN is always an error
         if x.is_floating_point() and bool(torch.isnan(x).any()):
             raise CheckpointError(f"{folder / WEIGHTS}: {name} holds NaN; the model cannot be used")

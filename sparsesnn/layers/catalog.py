@@ -67,7 +67,7 @@ def find_model(name: Any) -> type[Any]:
             return _load(point)
     known = [*MODELS, *DEFINED]
     raise UnknownModelError(
-        f"is {name!r}; {meant(name, known)}allowed: {', '.join(MODELS)}; a class of your own is found once its file is loaded: give "
+        f"is {name!r}; {meant(name, known)}allowed: {', '.join(MODELS)}; your own class is found once its file is loaded: give "
         f"--neuron FILE.py:{name}, or in Python import it first"
     )
 
@@ -128,7 +128,7 @@ def described(population: AnyPopulation, where: str) -> AnyPopulation:
     own = own_model(population)
     if own is not None and own.__name__ in MODELS:
         raise DescriptionError(
-            f"{where} is of a class of your own called {own.__name__}, the name of one of ours; give the class another name"
+            f"{where} is of your own class {own.__name__}, which has the name of one of ours; give the class another name"
         )
     known = [*MODELS.values(), *([] if own is None else [own])]
     result: AnyPopulation = as_described(population, known, where, "neuron model")

@@ -115,7 +115,7 @@ def test_a_subclass_of_ours_with_arrays_is_a_model_of_its_own() -> None:
 
 def test_the_name_of_one_of_ours_is_refused() -> None:
     mine = dataclass(frozen=True)(type("LIF", (Raised,), {"arrays": Raised.arrays, "__module__": __name__}))
-    with pytest.raises(DescriptionError, match="'hidden' is of a class of your own called LIF.*another name"):
+    with pytest.raises(DescriptionError, match="'hidden' is of your own class LIF.*another name"):
         ss.Network.chain(ss.Input(3), mine(4), ss.LI(2))
     assert catalog.find_model("LIF") is ss.LIF
 
