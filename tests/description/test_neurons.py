@@ -1,4 +1,4 @@
-"""Neuron models in a person's own file: how a class is declared, what is refused by name, and how it is found again."""
+"""Neuron models in a user's file: how a class is declared, refusals by name, and how it is found again."""
 
 from __future__ import annotations
 

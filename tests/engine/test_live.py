@@ -1,4 +1,4 @@
-"""A network that runs on and on gives the numbers of one call, with the weights that it had when it was made."""
+"""A live network gives the numbers of one call, with the weights that it had when it was made."""
 
 from __future__ import annotations
 

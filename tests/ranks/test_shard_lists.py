@@ -12,7 +12,7 @@ from sparsesnn.errors import ShapeError, SpikeListError
 
 
 def lists_of(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Offsets, ids and numbers of spikes of lists from [lists, N]: 2 where a neuron fired, 1 where it nearly did."""
+    """Offsets, ids and numbers of spikes of lists from [lists, N]: 2 for neurons that fired, 1 for those that nearly did."""
     ids = [np.concatenate([np.flatnonzero(row == 2), np.flatnonzero(row == 1)]) for row in kinds]
     offsets = np.cumsum([0, *(len(one) for one in ids)])
     return offsets, np.concatenate(ids), (kinds == 2).sum(1).astype(np.int32)

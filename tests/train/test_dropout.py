@@ -1,4 +1,4 @@
-"""Dropout: which spikes are heard, gradients against the reference of dense masks, and evaluation with smaller weights."""
+"""Dropout: which spikes are dropped, gradients against the reference with dense masks, and evaluation with smaller weights."""
 
 from __future__ import annotations
 
