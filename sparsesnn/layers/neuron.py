@@ -303,9 +303,7 @@ def _declare_fields(cls: Any) -> None:
                     f"{cls.__name__}: the parameter {name} has the name of an argument of Neuron; rename it"
                 )
             _declare_training(cls, annotations, f"learn_{name}", value.metadata["parameter"] or f"train {name}")
-        elif name in inherited and _is_default(
-            value, annotations[name]
-        ):  # a new default for an inherited field
+        elif name in inherited and _is_default(value, annotations[name]):  # a new default for an inherited field
             setattr(cls, name, field(default=value, metadata=inherited[name].metadata))
     for name in () if cls.fires else _OF_SPIKES:
         if name in annotations:
