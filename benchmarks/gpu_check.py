@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_check.py bits                    3 minutes at most; stops at the first fault
     python benchmarks/gpu_check.py speed                   4 minutes at most
-    python benchmarks/gpu_check.py prepare --architecture sm_90    compiles their kernels where there is no GPU
+    python benchmarks/gpu_check.py prepare --architecture sm_90    compiles their kernels on a machine without a GPU
     python benchmarks/gpu_check.py references              the engine `cpu` writes the expected numbers, and activities
     python benchmarks/gpu_check.py bits --device emulated  a dry run on a CPU, with small networks; so with speed
 
@@ -11,7 +11,7 @@ memcheck and racecheck, if it is installed; the weights after 20 steps of three 
 steps, other implementations, the host's share. They write bits.txt and speed.txt (and .json) into --out, after each part. The exit status is
 0 if nothing failed, 1 if something did, and 2 if the device cannot be used.
 
-It runs from a checkout by itself: the compiled engine lies in sparsesnn/, as an editable installation leaves it.
+It needs nothing but a checkout with the compiled engine in sparsesnn/, as an editable installation leaves it.
 """
 
 from __future__ import annotations

@@ -330,7 +330,7 @@ struct Usual {
   static constexpr unsigned R = 0, u = 0, f = 0, B = 1, c = 0, one = 0;
   static constexpr Rows rows = Rows::at_once;
   static constexpr Role role = Role::fires;
-  static constexpr bool fused = true;  // worth a loop of its own, which delivers and steps at once
+  static constexpr bool fused = true;  // worth a separate loop, which delivers and steps at once
 };
 
 struct Readout : Usual {

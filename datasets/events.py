@@ -174,7 +174,7 @@ def find_recordings(place: Path) -> list[Source]:
 def window_asked(options: Options, of_recordings: bool) -> Window | None:
     """The window that recordings are cut into, if any; `ConfigError` for a stride without recordings, or without a width of steps."""
     if options.stride_ms and not (of_recordings and options.dt_ms):
-        problem = "data.dt_ms is not given" if of_recordings else "these are no recordings of a camera"
+        problem = "data.dt_ms is not given" if of_recordings else "these are not recordings of a camera"
         raise ConfigError(
             f"data.stride_ms: is {options.stride_ms:g}, but {problem}; give data.dt_ms with recordings, or leave it out"
         )

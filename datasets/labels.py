@@ -29,7 +29,7 @@ FORMS: Mapping[str, str] = {
 
 
 def label_text(event_set: EventSet, sample: int, shown: Callable[[str], str] = str) -> str:
-    """Such as `class 3 (left)`, or the task if labels are no single classes; `shown`: makes a name fit to be shown."""
+    """Such as `class 3 (left)`, or the task if labels are not single classes; `shown`: makes a name fit to be shown."""
     if not event_set.task.is_plain:
         return event_set.task.name
     label, names = int(event_set.labels[sample]), event_set.classes

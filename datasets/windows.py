@@ -102,7 +102,7 @@ def find(place: Path) -> list[Source]:
     names = [
         name for name in _below(place) if is_event_file(Path(name)) and not name.lower().endswith(intervals.SUFFIXES)
     ]
-    # a text next to the folders of classes, such as README.txt, is no recording unless it has intervals
+    # a text next to the folders of classes, such as README.txt, is not a recording unless it has intervals
     names = [x for x in names if "/" in x or not x.lower().endswith(event_files.TEXTS) or intervals.file_of(place / x)]
     tops = {name.split("/")[0] for name in names}
     has_parts = "train" in tops and tops <= set(PARTS)

@@ -1,4 +1,4 @@
-"""Handwritten digits with Accelerate, in a training loop of your own.
+"""Handwritten digits with Accelerate, in your own training loop.
 
     pip install '.[digits]' accelerate
     python examples/accelerate_digits.py --epochs 5

@@ -1,4 +1,4 @@
-"""Events of a camera that sees a bar move right, left, down or up, written as a file of your own events.
+"""Events of a camera that sees a bar move right, left, down or up, written as an event file like your own.
 
     python examples/camera_events.py bars.npz
     sparsesnn data show bars.npz --sample 1                        frames, and an animation

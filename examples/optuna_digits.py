@@ -3,8 +3,8 @@
     pip install '.[digits]' optuna
     python examples/optuna_digits.py --trials 20 --epochs 8
 
-Validation decides; a search never looks at the test part. Every trial is a run folder of its own, and a pruned one can be
-looked into, too. Trials may run in several processes: give them one `--storage`.
+Validation decides; a search never looks at the test part. Every trial has its own run folder, and those of pruned trials
+can be inspected, too. Trials may run in several processes: give them one `--storage`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A neuron model of your own: its threshold rises with every spike, and falls back slowly.
+"""Your own neuron model: its threshold rises with every spike, and falls back slowly.
 
     sparsesnn train digits --neuron examples/own_neuron.py:ALIF --net-neuron ALIF --out runs/alif
     sparsesnn show runs/alif --neuron examples/own_neuron.py:ALIF --sample 3

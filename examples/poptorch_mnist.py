@@ -166,7 +166,7 @@ def main(arguments: List[str] | None = None) -> List[float]:  # noqa: UP006
     a = parser.parse_args(arguments)
     options, replicas = ipu_options(a.replicas) if a.device == "ipu" else (None, 1)
     if a.batch % replicas:
-        parser.error(f"--batch {a.batch} is no multiple of the {replicas} replicas")
+        parser.error(f"--batch {a.batch} is not a multiple of the {replicas} replicas")
     pixels, labels = images(a.data)
     data = RateCoded(pixels[: a.steps * a.batch], labels[: a.steps * a.batch], capacity=196)
     net = Net(a.hidden, a.tiles)

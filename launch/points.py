@@ -216,7 +216,7 @@ POINT_FIELDS = {f.name for f in fields(Point)}
 
 
 def share_of(settings: Settings, point: Point) -> Point | None:
-    """What each rank of a weak-scaling point has to do, as a network of its own; None where that is not a point to measure."""
+    """The share of one rank of a weak-scaling point, as a point on one rank; None if it is not to be measured."""
     if settings.kind != "weak-scaling" or point.ranks == 1 or point.how == DRY_RUN or not settings.on_ranks:
         return None
     return replace(point, replicas=1, shards=1, n_layers=settings.n_layers, width=settings.width, batch=settings.batch)

@@ -226,7 +226,7 @@ class CrossEntropy(_BatchLoss):
         self._check_range()
 
     def keep(self, logits: np.ndarray, losses: np.ndarray) -> None:
-        """Keeps what an engine computed: the logits, and the losses [B] of the samples."""
+        """Keeps an engine's results: the logits, and the losses [B] of the samples."""
         self._found = logits, losses
 
     def _check(self, shape: tuple[int, ...]) -> None:

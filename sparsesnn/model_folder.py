@@ -201,7 +201,7 @@ def read_model(folder: Path) -> Saved:
     )
     for name, x in tensors.items():
         if x.is_floating_point() and x.dtype != _DTYPES[settings.dtype]:
-            raise CheckpointError(f"{where}: {name} is {x.dtype}; its settings say {settings.dtype}")
+            raise CheckpointError(f"{where}: {name} is {x.dtype}; its settings name {settings.dtype}")
         # thresholds may be -inf on purpose; NaN is always an error
         if x.is_floating_point() and bool(torch.isnan(x).any()):
             raise CheckpointError(f"{folder / WEIGHTS}: {name} holds NaN; the model cannot be used")
@@ -235,7 +235,7 @@ def local_folder(name: str | Path, **download: Any) -> Path:
     if os.sep in str(name)[:1] or str(name).startswith(".") or str(name).count("/") != 1:
         raise CheckpointError(f"{name}: no such folder; give a folder, or a model of the hub as 'owner/model'")
     return Path(
-        hub(f"{name} is no folder here; a model of the hub").snapshot_download(
+        hub(f"{name} is not a folder here; a model of the hub").snapshot_download(
             str(name), allow_patterns=list(FILES), **download
         )
     )

@@ -85,7 +85,7 @@ class CountedSpikes(Mapping[str, Any]):
 
 
 class KnownCounts(CountedSpikes):
-    """Spikes per population of which a device has reported the numbers. Engines whose devices keep the lists derive a class that reads
+    """Spikes per population, whose numbers a device has reported. Engines whose devices keep the lists derive a class that reads
     them.
 
     Args:
@@ -208,7 +208,7 @@ def join(before: LayerOutput, x: LayerOutput) -> LayerOutput:
 
 
 def check_history(before: LayerOutput, n_samples: int, n_neurons: int) -> None:
-    """`ShapeError` unless spikes that a state keeps are those of so many samples and neurons."""
+    """`ShapeError` unless the spikes that a state keeps have these numbers of samples and neurons."""
     kept = tuple(before.shape[1:])
     if kept != (n_samples, n_neurons):
         raise ShapeError(

@@ -39,7 +39,7 @@ def n_read(network: Network, name: str) -> int:
 
 
 def tile_width(network: Network, name: str) -> int:
-    """Neurons of a tile of a population."""
+    """Neurons per tile of a population."""
     return cpu_tile_width(network.populations[name].n, n_read(network, name))
 
 
@@ -47,7 +47,7 @@ def neurons_of_ranks(network: Network, n_ranks: int) -> Mapping[str, tuple[int, 
     """For each population but the input, [R + 1]: rank r owns neurons first[r] to first[r + 1] - 1.
 
     Layers run one after another, so each is dealt to all ranks, in contiguous runs of whole tiles; the ranks that hold the fewest
-    weights so far get one tile more. A population that hears maps is whole on one rank: its places share their weights.
+    weights so far get one tile more. A population with maps as input is whole on one rank: its places share their weights.
 
     Errors: `DescriptionError` for a population of more tiles than the engine has numbers for.
     """
@@ -82,5 +82,5 @@ def neurons_of_ranks(network: Network, n_ranks: int) -> Mapping[str, tuple[int, 
 
 
 def hears_maps(network: Network, name: str) -> bool:
-    """Whether a population has an input that is no matrix."""
+    """Whether a population has an input that is not a matrix."""
     return not all(c.synapses.is_matrix or c.synapses.gives_currents for c in network.incoming(name))

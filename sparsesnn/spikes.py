@@ -111,7 +111,7 @@ class SpikeBatch:
             batch_first: the axes are [B, T, N].
             gradient: for earlier layers, if the values require a gradient: "fired" passes each listed value its gradient, straight
                 through. "none" is for data.
-            graded: values may be any finite numbers, such as counts; else each is 1 (or 0, which is no spike).
+            graded: values may be any finite numbers, such as counts; else each is 1 (or 0: no spike).
 
         Errors: `ShapeError` for other types, layouts and shapes; `SpikeListError` for places outside the shape, for other values,
         among them those of repeated places, and for values that require a gradient if `gradient` is "none".

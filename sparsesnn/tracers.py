@@ -53,7 +53,7 @@ class Unscriptable:
 
 def _refusal(who: str, tracer: str) -> str:
     return (
-        f"{who} cannot be recorded by {tracer}: the number of spikes depends on the data, and the engine is no operation of PyTorch. To run "
+        f"{who} cannot be recorded by {tracer}: the number of spikes depends on the data, and the engine is not an operation of PyTorch. To run "
         "the network elsewhere, sparsesnn.onnx.export writes one time step as ONNX, and sparsesnn.nir.write a NIR graph; "
         "torch.compile works, and calls the engine"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-_REASON = "the spike lists and the engine of sparsesnn are no operations of PyTorch; leave fullgraph=True out"
+_REASON = "the spike lists and the engine of sparsesnn are not operations of PyTorch; leave fullgraph=True out"
 # PyTorch 2.6 takes no reason
 _reason = {"reason": _REASON} if "reason" in inspect.signature(torch.compiler.disable).parameters else {}
 

@@ -42,7 +42,7 @@ assert_type(cross_entropy(output, torch.zeros(3, dtype=torch.int64), "max", n_cl
 
 @dataclass(frozen=True)
 class ALIF(ss.Neuron):
-    """A model of one's own; its learn_rho is an argument that the class gets when it is defined."""
+    """A user's own model; its learn_rho is an argument that the class gets when it is defined."""
 
     beta: ss.PerNeuron = ss.parameter(0.9, "decay of the potential", low=0, high=1)
     rho: ss.PerNeuron = ss.parameter(0.97, "decay of the adaptation", low=0, high=1)
@@ -71,7 +71,7 @@ digits = datasets.load("digits", split="train")
 assert_type(digits, datasets.EventSet)
 assert_type(digits.batch([0, 1]), ss.SpikeBatch)
 
-# modules of the package need no import of their own
+# modules of the package need no separate import
 assert_type(ss.nir.from_nir("net.nir", source="norse"), ss.Model)
 assert_type(ss.train.Config.resolve({}), ss.train.Config)
 assert_type(ss.loss.cross_entropy(output, torch.zeros(3, dtype=torch.int64), "max", n_classes=5), Tensor)

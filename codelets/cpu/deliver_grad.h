@@ -29,8 +29,8 @@ struct SenderEvents {
   const float* values = nullptr;         // [events] of graded lists; null: spikes are 1
 };
 
-// Where a sender's weight gradient goes. A chunk holds all steps of whole groups, or some steps of one group; the sum
-// of that group then stays in `part` until the next chunk.
+// The destination of a sender's weight gradient. A chunk holds all steps of whole groups, or some steps of one group;
+// the sum of that group then stays in `part` until the next chunk.
 struct WeightGrad {
   float *total = nullptr, *part = nullptr;  // [M, N]; total null: not computed
   bool first = true;                        // total holds nothing yet: write, do not add

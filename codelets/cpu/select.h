@@ -61,7 +61,7 @@ struct OtherShards {
 };
 
 // Applies capacity K to one list. fired, listed: words of tile p at p·stride. sent, near: written in the same layout.
-// Returns the number of candidates that found no slot, in all shards.
+// Returns the number of candidates that did not fit, in all shards.
 inline int select_capacity(const std::uint64_t* fired, const std::uint64_t* listed, std::uint64_t* sent,
                            std::uint64_t* near, std::size_t stride, int n_tiles, int n_neurons, int tile_width,
                            int capacity, bool fixed, std::uint64_t hash, const OtherShards& others) {

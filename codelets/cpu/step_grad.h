@@ -21,7 +21,7 @@ struct TileGrads {
   std::size_t first;
 };
 
-// Rows of W numbers a neuron: of a listed one, and one that fired but found no slot (q = σ' = 0).
+// Rows of W numbers a neuron: of a listed one, and one that fired but was dropped (q = σ' = 0).
 template <int W>
 struct ListedRows {
   alignas(64) float q[W] = {}, sigma[W] = {}, fired[W] = {}, x[W] = {};

@@ -8,7 +8,7 @@ end, which they do without involving Python or MPI.
 
 These processes listen on the loopback interface; with several hosts, that of rank 0's host listens on all its addresses
 until the ranks have connected. Clients must know a secret, which the ranks receive through MPI; to reach another host,
-they never send it to an address of their own host.
+they never send it to an address on their own host.
 
 If a connection fails (a firewall between hosts), rank 0 reports it, and only the launcher remains: mpirun and
 srun --kill-on-bad-exit end all ranks if one exits with an error. The same holds once the process is killed.

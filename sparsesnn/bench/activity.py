@@ -113,7 +113,7 @@ class Settings:
 
     @property
     def on_ipus(self) -> bool:
-        """Whether the event-sparse networks run on IPUs, by a program of their own."""
+        """Whether the event-sparse networks run on IPUs, in a separate program."""
         return engine_class(self.backend).runner is None
 
 

@@ -28,7 +28,7 @@ examples:
   sparsesnn data info nmnist                         describe N-MNIST: unit order, options, license, citation
   sparsesnn data build shd --data ~/data             convert the parts that 'sparsesnn train shd' needs
   sparsesnn data build nmnist --data ~/data --set data.pool=2 --workers 8
-  sparsesnn data check events.npz                    summarize a file of your own events, with a picture
+  sparsesnn data check events.npz                    summarize your own event file, with a picture
   sparsesnn data verify                              compare every file with its checksum
   sparsesnn data show dvsgesture --data ~/data --sample 3 --out wave.gif
   sparsesnn data show events.npz --sample 3
@@ -105,7 +105,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
         "dataset",
         nargs="?",
         metavar="DATASET",
-        help="name of the data set, or a file of your own events; may be left out with --config",
+        help="name of the data set, or your own event file; may be left out with --config",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="take the options of a training configuration")
     add_flags(parser, ("data",))

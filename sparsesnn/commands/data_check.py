@@ -29,7 +29,7 @@ _MOST_DOTS = 20_000
 def register(what: Any) -> None:
     check = what.add_parser(
         "check",
-        help="summarize a file of your own events, with a picture",
+        help="summarize your own event file, with a picture",
         description="Reads a .npz or HDF5 file, or a folder with one for each part, or recordings of a camera, and summarizes "
         "them: units, rates, durations, classes, groups. `sparsesnn data info events` explains the files.",
     )

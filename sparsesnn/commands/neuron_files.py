@@ -1,4 +1,4 @@
-"""The flag --neuron: neuron models in files of one's own, and --net-neuron, which uses one in a network's text."""
+"""The flags --neuron, which loads a neuron model from a user's file, and --net-neuron, which uses one in a network's text."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def add_flag(parser: Any) -> None:
         "--neuron",
         action=_Load,
         metavar="FILE.py:CLASS",
-        help="a neuron model in a file of your own, which networks then name as CLASS; may be repeated. The file is run, and its path is "
-        "stored nowhere: give it again to resume, eval, show",
+        help="your own neuron model: a file and its class, which networks then name as CLASS; may be repeated. The file is run, and its "
+        "path is not stored: give it again to resume, eval, show",
     )
 
 

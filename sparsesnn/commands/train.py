@@ -30,7 +30,7 @@ examples:
   sparsesnn train digits --init-from runs/a --out runs/b    start with the weights of another run
   sparsesnn train digits --quiet --json | jq .test_accuracy the result as one line of JSON, on standard output
   sparsesnn train digits --seeds 0,1,2 --out runs/three     mean and spread
-  sparsesnn train digits --neuron alif.py:ALIF --net-neuron ALIF    hidden neurons of a model of your own, see CONTRIBUTING.md
+  sparsesnn train digits --neuron alif.py:ALIF --net-neuron ALIF    hidden neurons of your own model, see CONTRIBUTING.md
   sparsesnn train digits --backend ipu-model --set parallel.replicas=2      two copies, on two emulated IPUs, share a batch
   mpirun -n 2 sparsesnn train digits                        two ranks, each with half of every batch: the same numbers
   mpirun -n 4 sparsesnn train digits --set parallel.shards=2    2 replicas, each over 2 ranks that share its neurons

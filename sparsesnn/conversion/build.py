@@ -196,7 +196,7 @@ class _Builder:
                 or not np.array_equal(link.order, np.arange(len(link.order)))
             ):
                 raise DescriptionError(
-                    f"{link.synapses[0].where}: reads neurons that are no maps; allowed: the maps of a convolution or pool; put a convolution before them"
+                    f"{link.synapses[0].where}: reads neurons that are not maps; allowed: the maps of a convolution or pool; put a convolution before them"
                 )
             given = self.wiring.front.target
             if given and given.leaf is link.sender and isinstance(kinds[0], (Conv2d, Pool)):

@@ -91,7 +91,7 @@ def _followed(leaf: Leaf, own: Callable[..., Any], tracing: Tracing) -> Callable
 
 
 def _named(leaf: Leaf, own: Callable[..., Any], tracing: Tracing) -> Callable[..., Any]:
-    """Calls any other module, and names it where its function is no view and no sum."""
+    """Calls any other module, and names it if its function is neither a view nor a sum."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         made = own(*args, **kwargs)

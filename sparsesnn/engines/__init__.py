@@ -129,7 +129,7 @@ def _check_launcher(name: str, world: Communicator) -> None:
     if given is not None and given.own > 1 and not kind.makes_replicas:
         raise ConfigError(
             f"train.backend: is {name!r}, but PopRun gives this process {given.own} replicas (POPDIST_NUM_LOCAL_REPLICAS), "
-            f"which need IPUs; take backend {' or '.join(repr(x) for x in registry.classes() if engine_class(x).makes_replicas)}, or start "
+            f"which need IPUs; use backend {' or '.join(repr(x) for x in registry.classes() if engine_class(x).makes_replicas)}, or start "
             "with mpirun (sparsesnn launch without --num-replicas)"
         )
     if world.size == 1 or world.launcher in kind.launchers_of(name):

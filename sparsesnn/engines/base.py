@@ -48,7 +48,7 @@ def weight_dtype(*others: str) -> Any:
 
 #: help of the option `device`
 DEVICE_HELP = (
-    "of dense: cpu, cuda, cuda:0, …; of gpu, which runs on the first GPU unless another is named: cuda, cuda:0, …"
+    "for dense: cpu, cuda, cuda:0, …; for gpu, which runs on the first GPU unless another is named: cuda, cuda:0, …"
 )
 
 

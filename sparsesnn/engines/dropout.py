@@ -26,12 +26,12 @@ class Dropout:
 
     neurons: float = option(
         0.0,
-        "probability that a hidden neuron is not heard by the next population, for a whole sequence",
+        "probability of dropping a hidden neuron: for a whole sequence the next population receives none of its spikes",
         low=0,
         below=1,
     )
     spikes: float = option(
-        0.0, "probability that a single spike of a hidden neuron is not heard by the next population", low=0, below=1
+        0.0, "probability that the next population does not receive a single spike of a hidden neuron", low=0, below=1
     )
 
     @property

@@ -25,18 +25,18 @@ def layer_sources(inputs: Any, layer: Any, n_steps: int | None) -> list[Any]:
     if not isinstance(inputs, Sequence) or not all(map(_are_spikes, inputs)):
         kinds = f"({', '.join(type(x).__name__ for x in inputs)})" if isinstance(inputs, (list, tuple)) else ""
         raise ShapeError(
-            f"{model}: got a {type(inputs).__name__}{kinds}; give the spikes of its source, or a list of those of each. "
-            "A layer returns its output and its state: pass on `out` of `out, state = layer(spikes)`. Layers cannot stand "
-            "in nn.Sequential; a Network with a Model joins them"
+            f"{model}: got a {type(inputs).__name__}{kinds}; give the spikes of its source, or a list with those of each "
+            "source. A layer returns its output and its state: pass on `out` of `out, state = layer(spikes)`. Layers do not "
+            "work in nn.Sequential; use a Network with a Model to join them"
         )
     if len(inputs) != n_sources:
         raise ShapeError(
-            f"{model}: got the spikes of {len(inputs)} sources; it has {n_sources} (n_pre): give a list of as many"
+            f"{model}: got the spikes of {len(inputs)} sources; it has {n_sources} (n_pre): give a list of {n_sources}"
         )
     if layer.given is None:
         if n_steps is not None:
             raise ShapeError(
-                f"{model}: n_steps is {n_steps!r}, but its sources are spikes, which have their steps; leave it out"
+                f"{model}: n_steps is {n_steps!r}, but its sources are spikes, which set the number of steps; leave it out"
             )
         return list(inputs)
     currents = Currents.of(inputs[0], n_steps, model, layer.population.n)

@@ -55,7 +55,7 @@ class LiveModel:
             spikes = Currents.of(spikes, n_steps, "live", self._n_input)
         if hasattr(spikes, "n_samples") and self._n_samples not in (None, spikes.n_samples):
             raise ShapeError(
-                f"live: {count(spikes.n_samples, 'sample')} cannot go on where {self._n_samples} ended; begin again with reset()"
+                f"live: {count(spikes.n_samples, 'sample')} cannot continue a sequence of {self._n_samples}; begin again with reset()"
             )
         with torch.no_grad():
             fits = isinstance(spikes, SpikeBatch) and spikes.n_neurons == self._n_input and not self._reads_currents

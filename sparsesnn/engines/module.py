@@ -424,7 +424,7 @@ class Model(Stored, Loadable):
             return Currents.of(spikes, n_steps, "Model", n_input)
         if n_steps is not None:
             raise ShapeError(
-                f"Model: n_steps is {n_steps!r}, but the input is spikes, which have their steps; allowed with Input(currents=True); leave it out"
+                f"Model: n_steps is {n_steps!r}, but the input is spikes, which set the number of steps; allowed with Input(currents=True); leave it out"
             )
         if getattr(spikes, "n_neurons", None) != n_input or isinstance(spikes, Currents):
             raise ShapeError(_misfit(spikes, self.source, n_input))

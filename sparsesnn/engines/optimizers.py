@@ -29,20 +29,20 @@ class Updates:
 
     name: str = option("adamw", "the optimizer", choices=("adamw", "adam", "sgd"))
     lr: float = option(1e-3, "learning rate after the warm-up", low=0, flag="lr", metavar="RATE")
-    weight_decay: float = option(0.0, "of weights, not of biases, decays and thresholds", low=0)
-    momentum: float = option(0.9, "of sgd", low=0, below=1)
-    beta1: float = option(0.9, "of adam and adamw", low=0, below=1)
-    beta2: float = option(0.999, "of adam and adamw", low=0, below=1)
-    eps: float = option(1e-8, "of adam and adamw", low=1e-30, high=1)
+    weight_decay: float = option(0.0, "for weights, but not for biases, decays and thresholds", low=0)
+    momentum: float = option(0.9, "for sgd", low=0, below=1)
+    beta1: float = option(0.9, "for adam and adamw", low=0, below=1)
+    beta2: float = option(0.999, "for adam and adamw", low=0, below=1)
+    eps: float = option(1e-8, "for adam and adamw", low=1e-30, high=1)
     lr_factors: dict[str, float] = option(
         dict,
         f"factors on the rate of groups of parameters, such as {{ neurons = 0.2 }}; groups: {', '.join(GROUPS)}; neurons: decays, "
-        "thresholds and the like; readout: weights into an LI readout; weights: all others but recurrent ones; delays: axonal ones, "
-        f"{DELAYS_FACTOR:g} where nothing is given",
+        "thresholds and the like; readout: weights into an LI readout; weights: all others except recurrent ones; delays: axonal ones "
+        f"({DELAYS_FACTOR:g} if not given)",
         low=0,
     )
     weight_decays: dict[str, float] = option(
-        dict, "weight decay of groups, in place of weight_decay, or of 0 for bias, neurons and delays", low=0
+        dict, "weight decay of groups, in place of weight_decay (of 0 for bias, neurons and delays)", low=0
     )
     ema: float = option(
         0.0,
@@ -56,7 +56,7 @@ class Updates:
         """Raises `ConfigError` for an unknown group; `where` is put before the names of options."""
         for name in ("lr_factors", "weight_decays"):
             if unknown := sorted(set(getattr(self, name)) - set(GROUPS)):
-                raise ConfigError(f"{where}{name}: {unknown[0]!r} is no group; allowed: {', '.join(GROUPS)}")
+                raise ConfigError(f"{where}{name}: {unknown[0]!r} is not a group; allowed: {', '.join(GROUPS)}")
 
     @property
     def state_keys(self) -> frozenset[str]:

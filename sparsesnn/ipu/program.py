@@ -229,7 +229,7 @@ class IpuProgram:
 
         Args:
             spikes: T steps as planned; at most the planned number of samples (the rest of the device then idles). With
-                several processes each gives the samples of its own replicas, possibly none.
+                several processes, each gives its replicas' samples, possibly none.
             labels: int64[B], or float32[B, C], the share of each class in a mixed sample, rows that sum to 1.
             lr: learning rate of this step; None: the optimizer's.
             n_samples: of the whole batch, over all processes; None: those of `spikes`.

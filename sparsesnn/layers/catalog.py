@@ -67,7 +67,7 @@ def find_model(name: Any) -> type[Any]:
             return _load(point)
     known = [*MODELS, *DEFINED]
     raise UnknownModelError(
-        f"is {name!r}; {meant(name, known)}allowed: {', '.join(MODELS)}; a class of your own is found once its file is loaded: give "
+        f"is {name!r}; {meant(name, known)}allowed: {', '.join(MODELS)}; your own class is found once its file is loaded: give "
         f"--neuron FILE.py:{name}, or in Python import it first"
     )
 
@@ -98,15 +98,15 @@ def _load(point: Any) -> type[Any]:
 
 
 def check_model(model: Any, what: str) -> None:
-    """`DescriptionError`, which begins with `what`, if an object is no class of a neuron model."""
+    """`DescriptionError`, which begins with `what`, if an object is not the class of a neuron model."""
     if not isinstance(model, type) or not issubclass(model, Neuron):
-        raise DescriptionError(f"{what} is no class that extends sparsesnn.Neuron")
+        raise DescriptionError(f"{what} is not a class that extends sparsesnn.Neuron")
     if is_abstract(model):
         raise DescriptionError(f"{what} is a base class, without arrays")
 
 
 def define(model: Any, what: str = "") -> None:
-    """Makes a class the one that is found by its name. Errors: `DescriptionError`, which begins with `what`, if it is no model."""
+    """Makes a class the one that is found by its name. Errors: `DescriptionError`, which begins with `what`, if it is not a model."""
     check_model(model, what or f"{model!r}")
     if model.__name__ in MODELS and MODELS[model.__name__] is not model:
         raise DescriptionError(f"{what or model.__name__} has the name of one of ours; give the class another name")
@@ -128,7 +128,7 @@ def described(population: AnyPopulation, where: str) -> AnyPopulation:
     own = own_model(population)
     if own is not None and own.__name__ in MODELS:
         raise DescriptionError(
-            f"{where} is of a class of your own called {own.__name__}, the name of one of ours; give the class another name"
+            f"{where} is of your own class {own.__name__}, which has the name of one of ours; give the class another name"
         )
     known = [*MODELS.values(), *([] if own is None else [own])]
     result: AnyPopulation = as_described(population, known, where, "neuron model")

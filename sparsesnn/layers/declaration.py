@@ -30,7 +30,7 @@ def fires(population: Any) -> TypeGuard[Neuron]:
 
 
 def is_readout(population: Any) -> bool:
-    """Whether a population's neurons never fire, so that their potentials are read; an input is no readout."""
+    """Whether a population's neurons never fire, so that their potentials are read; an input is not a readout."""
     return not getattr(population, "fires", True)
 
 

@@ -1,7 +1,7 @@
 """The parts of a neuron model: `Neuron`, which models extend, and `parameter`, which declares a number that may be trained.
 
 A model is a frozen dataclass that names its states and parameters, and returns small arrays as functions of its parameters
-(`sparsesnn.layers.arrays` has the equation). It may stand in any file:
+(`sparsesnn.layers.arrays` has the equation). It may be in any file:
 
     @dataclass(frozen=True)
     class ALIF(ss.Neuron):
@@ -24,12 +24,12 @@ A model is a frozen dataclass that names its states and parameters, and returns 
 
 `ALIF(8, learn_rho=True)` trains rho. Files hold the name ALIF; commands find the class by `--neuron FILE.py:ALIF`.
 
-A readout says `fires: ClassVar = False`. A model that is not linear between spikes says `arrays: ClassVar = None` and has a `step`.
-NIR writes and reads a model that says how:
+A readout sets `fires: ClassVar = False`. A model that is not linear between spikes sets `arrays: ClassVar = None` and has a `step`.
+NIR files can hold a model with these methods:
 
     to_nir(self, p, dt)            a node of NIR. p: its parameters by name, float64[n] each; dt: a step, in the unit of the node's
                                    time constants. The weights into the node are those of the network.
-    from_nir(cls, node, dt)        a class method: the population of a node, with its n; None if the node is no such population.
+    from_nir(cls, node, dt)        a class method: the population of a node, with its n; None if the node is another model's.
 
 This file must work in Python 3.8.
 """
@@ -137,9 +137,9 @@ class Neuron(HasDecays):
     )
     learn_threshold: bool = option(False, "train threshold")
 
-    #: whether the neurons fire; a readout, which does not, has of the fields above n and bias alone
+    #: whether the neurons fire; a readout does not, and has only the fields n and bias of those above
     fires: ClassVar[bool] = True
-    #: False: a model with `arrays = None` and a `step` of its own, which runs on the dense engine alone, by autograd
+    #: False: a model with `arrays = None` and its own `step`, which runs on the dense engine alone, by autograd
     linear: ClassVar[bool] = True
     #: names of the states, 1 to 4; the first one is compared with the threshold, or is a readout's potential
     states: ClassVar[Tuple[str, ...]] = ()  # noqa: UP006
@@ -153,7 +153,7 @@ class Neuron(HasDecays):
         own = vars(cls)
         if own.get("arrays", 0) is None:
             if cls.step is Neuron.step:
-                raise DescriptionError(f"{cls.__name__}: arrays is None; give it a step of its own, or {_form(cls)}")
+                raise DescriptionError(f"{cls.__name__}: arrays is None; define step, or {_form(cls)}")
             cls.linear = False
         elif "step" in own and cls.arrays is Neuron.arrays:
             raise DescriptionError(
@@ -234,7 +234,7 @@ class Neuron(HasDecays):
 
     @property
     def structure(self) -> Structure:
-        """Which entries of its arrays exist, and what they depend on. Errors: `DescriptionError` for a model that is not linear."""
+        """The entries of its arrays that exist, and their dependences. Errors: `DescriptionError` for a model that is not linear."""
         if not self.linear:
             raise DescriptionError(f"{type(self).__name__}: {_NOT_LINEAR}")
         return structure_of(self)
@@ -271,7 +271,7 @@ class Neuron(HasDecays):
 
 
 def is_abstract(cls: Type[Neuron]) -> bool:  # noqa: UP006
-    """Whether a class is there to be extended: it has no arrays, nor a step of its own."""
+    """Whether a class is only meant to be extended: it has neither arrays nor its own step."""
     return cls.linear and cls.arrays is Neuron.arrays
 
 
@@ -303,9 +303,7 @@ def _declare_fields(cls: Any) -> None:
                     f"{cls.__name__}: the parameter {name} has the name of an argument of Neuron; rename it"
                 )
             _declare_training(cls, annotations, f"learn_{name}", value.metadata["parameter"] or f"train {name}")
-        elif name in inherited and _is_default(
-            value, annotations[name]
-        ):  # another one, for what the class before declared
+        elif name in inherited and _is_default(value, annotations[name]):  # a new default for an inherited field
             setattr(cls, name, field(default=value, metadata=inherited[name].metadata))
     for name in () if cls.fires else _OF_SPIKES:
         if name in annotations:
@@ -344,7 +342,7 @@ def _check_call(cls: Any, values: Sequence[Any], arguments: Mapping[str, Any]) -
     if is_abstract(cls):
         raise DescriptionError(f"{name}: is a base class, without arrays; {_form(cls)}")
     if any(isinstance(x, Field) for x in vars(cls).values()):
-        raise DescriptionError(f"{name}: is no dataclass; write @dataclass(frozen=True) above the class")
+        raise DescriptionError(f"{name}: is not a dataclass; write @dataclass(frozen=True) above the class")
     if len(values) > 1 and _is_ours(cls):
         raise TypeError(
             f"{name}: got {len(values)} arguments without a name; give n alone without one, such as {name}(256, beta=0.9)"

@@ -1,6 +1,6 @@
 """The arrays of a neuron model as a list of + - × ÷ on its parameters, for machines that train them without Python.
 
-`record` calls a model's `arrays` once, with stand-ins for its parameters that remember what is done to them. The derivatives by
+`record` calls a model's `arrays` once, with stand-ins for its parameters that record every operation on them. The derivatives by
 parameters follow from the list, and are such lists again. This file must work in Python 3.8.
 """
 

@@ -136,7 +136,7 @@ def _found(population: Any) -> Structure:
 
 
 def _range(q: Any) -> Tuple[float, float]:  # noqa: UP006
-    """A parameter's range; an arbitrary end where there is none."""
+    """A parameter's range; an unbounded end is replaced by an arbitrary one."""
     low = q.low if math.isfinite(q.low) else (q.high - 2 if math.isfinite(q.high) else 0.3)
     return float(low), float(q.high if math.isfinite(q.high) else low + 2)
 

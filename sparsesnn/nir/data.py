@@ -96,7 +96,7 @@ def output_data(output: Output, *, dt: float, grid: bool = False) -> Any:
 
     Returns: for each population that fires the observable "spikes", and for the last one, if it has potentials, "potentials", a grid of
         float32[B, T, N].
-    Errors: `ShapeError` for spikes that are no lists.
+    Errors: `ShapeError` for spikes that are not lists.
     """
     nir, nodes = nir_package(), {}
     for name, spikes in output.spikes.items():

@@ -73,9 +73,9 @@ def from_nir(
             It and `grad_threshold` matter only in training, and files do not contain them: the defaults used for None are
             reported once, as a message of the logger `sparsesnn.nir`.
         grad_threshold: of all neurons that fire, a potential or "exact", see `LIF`; -inf: every neuron receives a gradient, as in
-            other libraries. None: 0.9 times the threshold of each neuron; neurons of your own classes keep theirs.
-        backend: of the model.
-        neurons: classes of your own with a method `from_nir`, see `sparsesnn.layers.neuron`; each node is offered to them first.
+            other libraries. None: 0.9 times the threshold of each neuron; neurons of classes in `neurons` keep theirs.
+        backend: the model's backend.
+        neurons: your own classes with a method `from_nir`, see `sparsesnn.layers.neuron`; each node is offered to them first.
 
     Errors: `DescriptionError` if the graph has no equivalent here: node types, padded pools, potentials at rest that differ
         from the reset, feedback between populations, resets that lose input; it names the node and the difference.

@@ -26,7 +26,7 @@ class Spikes(NamedTuple):
         values: float32[T, B, K], 1 for spikes and 0 elsewhere; gradients flow through it, to listed neurons. None for
             data, which has no gradient.
         n: N.
-        dropped: int32[T, B], candidates that found no slot; None for data.
+        dropped: int32[T, B], candidates that did not fit; None for data.
     """
 
     lists: Tensor
@@ -54,13 +54,13 @@ class Spikes(NamedTuple):
         return torch.zeros(n_samples, self.n, dtype=values.dtype, device=values.device).scatter_add(1, ids, values)
 
     def to_dense(self) -> Tensor:
-        """float32[T, B, N], 1 where a neuron fired; differentiable. As costly as a dense layer's output."""
+        """float32[T, B, N], 1 for each spike; differentiable. As costly as a dense layer's output."""
         values = self.entry_values()
         silence = torch.zeros(values.shape[0], values.shape[1], self.n, dtype=values.dtype, device=values.device)
         return silence.scatter_add(2, self.lists[:, :, HEAD:].long(), values)
 
     def n_dropped(self) -> Tensor:
-        """int32[], candidates that found no slot, over the whole batch."""
+        """int32[], candidates that did not fit, over the whole batch."""
         if self.dropped is None:
             return torch.zeros((), dtype=torch.int32, device=self.lists.device)
         return self.dropped.sum().int()

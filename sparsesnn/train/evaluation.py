@@ -158,12 +158,12 @@ def load_run(
     """Reads a run folder, or the `checkpoint.json` in it. Neither code in it nor code that it names is run.
 
     Args:
-        data: file or folder of the data, or FILE.py:FUNCTION, which is code; None: the data of the run, unless that is code. Other
-            files are read with the step and sizes of its own, even if these were derived from the files.
+        data: file or folder of the data, or FILE.py:FUNCTION, which is code; None: the run's data, unless that is code. Other
+            files are read with the step and sizes of the run's data, even if these were derived from the files.
         weights: "best" (chosen by validation; the last ones before the first validation) or "last".
-        backend: None: that of the training.
+        backend: None: the one that trained.
         integers: a file of `sparsesnn.integers.save`, whose weights are used.
-        neurons: the classes of your own whose names the run's network holds, such as [ALIF].
+        neurons: your own neuron models in the run's network, such as [ALIF].
 
     Errors: `CheckpointError` if it is missing or damaged; `ConfigError` for unknown `weights`.
     """

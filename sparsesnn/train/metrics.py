@@ -33,7 +33,7 @@ class Tally:
         errors: of values.
         loss_sum: loss times labels.
         activity_sum: per population, activity times samples.
-        dropped: per population, candidates that found no slot.
+        dropped: per population, candidates that did not fit into their list.
         seconds: wall time.
         waited_s: of these, spent waiting for batches.
         gradient_norm_sum: norm of all gradients before clipping, times samples.

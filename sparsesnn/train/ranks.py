@@ -25,7 +25,7 @@ def name_of(rank: int, size: int) -> str:
 
 
 def together(world: Communicator, action: Callable[[], str], *, of_first: bool = False) -> list[str]:
-    """Calls `action` on every rank and returns what each returned.
+    """Calls `action` on every rank and returns all results.
 
     Args:
         of_first: only the first rank has work to do, so that a message needs no rank's name.

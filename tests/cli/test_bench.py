@@ -1,4 +1,4 @@
-"""The step benchmark measures what it says; speed itself is no matter of tests."""
+"""The numbers of the step benchmark mean what their names say; speed itself is not tested."""
 
 from __future__ import annotations
 

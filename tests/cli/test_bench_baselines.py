@@ -1,4 +1,4 @@
-"""The race of the dense modes: what it reports, and that it refuses modes that disagree."""
+"""The race of the dense modes: its report, and the refusal of modes that disagree."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ pytest.importorskip("nanobind", reason="needs scikit-build-core and nanobind, in
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    # No index: what is installed comes from this source tree, and its dependencies are at hand already.
+    # No index: the package comes from this source tree, and its dependencies are installed already.
     environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONWARNINGS": "ignore"}
     result = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False

@@ -90,7 +90,7 @@ def test_a_version_of_another_form(clone: Path) -> None:
 
 def test_this_tree_is_refused_and_may_be_rehearsed(capsys: pytest.CaptureFixture[str]) -> None:
     if not (ROOT / ".git").exists():
-        pytest.skip("this is no clone: a source distribution cannot be released")
+        pytest.skip("not a clone: a source distribution cannot be released")
     assert main(["9.9.9"]) == 1
     assert "pyproject.toml: version is '" in capsys.readouterr().err
     assert main(["9.9.9", "--only", "checks"]) == 0

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh COMMAND …: runs a command, as root, on a cluster of two virtual nodes, n1 and n2, with real Slurm.
 #
-# All of it lives in namespaces of its own. The nodes have host names and loops of their own, and one wire between them; nothing
+# The cluster runs in its own namespaces. Each node has its own host name and loopback interface, and one wire joins them; nothing
 # outside reaches them. The process namespace ends with the command, and with it every process that was started here.
 set -euo pipefail
 

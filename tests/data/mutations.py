@@ -1,8 +1,8 @@
 """Reads files that were changed at random, as `test_mutations.py` asks: `python mutations.py KIND,… N [FIRST]`.
 
 Prints the number of changes that were refused, and of those that made no difference to a reader; ends with an error for anything
-but an error of sparsesnn. Memory and the time of each file are limited. The process that reads HDF5 files first goes on with the next
-file here, unless a file ends it.
+but an error of sparsesnn. Memory and the time of each file are limited. The process that reads HDF5 files first continues with the
+next file here, unless a file ends it.
 """
 
 from __future__ import annotations

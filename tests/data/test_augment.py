@@ -85,7 +85,7 @@ GOLDEN = [(4, 6), (4, 10), (6, 7), (7, 9), (11, 17), (12, 13), (12, 15), (15, 18
 
 
 def test_result_is_fixed():
-    """Figures are compared over versions and machines: what a seed means must never change."""
+    """Figures are compared over versions and machines: the effect of a seed must never change."""
     event_set = EventSet.from_events(
         [(np.arange(5.0, 17.0), np.arange(5, 17))], [0], n_neurons=24, n_steps=24, dt_us=1.0
     )
@@ -313,7 +313,7 @@ def dense_of(event_set, chosen, epoch, partners, **strengths) -> np.ndarray:
 
 
 def test_partners_have_the_same_class_and_are_drawn_alike():
-    # where a spike is says whose it is; centers are equal, so that nothing moves
+    # the place of a spike identifies its sample; centers are equal, so that nothing moves
     ring = [(10, 3), (10, 3), (10, 3), (10, 3), (10, 3)]
     event_set = blocks(ring, [2, 0, 2, 2, 0])
     mates = np.concatenate(
@@ -334,10 +334,10 @@ def test_partners_have_the_same_class_and_are_drawn_alike():
 @pytest.mark.parametrize(
     ("places", "labels", "partners"),
     [
-        ([(10, 6), (3, 2)], [0, 1], [1]),  # nobody of its class
+        ([(10, 6), (3, 2)], [0, 1], [1]),  # no other sample of its class
         ([(10, 6), None], [0, 0], [1]),  # a silent partner
         ([(10, 6), (3, 2)], [0, 0], [0]),  # itself
-        ([(10, 6), (3, 2)], [3, 1], []),  # nobody at all
+        ([(10, 6), (3, 2)], [3, 1], []),  # no partner at all
     ],
 )
 def test_a_sample_without_a_partner_stays_as_it_is(places, labels, partners):
@@ -485,7 +485,7 @@ def test_rotation_goes_by_its_table():
     grid = np.arange(25).reshape(5, 5)
     assert (table[180] == grid).all()
     for degrees, turns in ((90, 1), (-90, -1), (180, 2), (-180, 2)):
-        # where pixel (y, x) goes: a picture that is turned has at table[y, x] what was at (y, x)
+        # the destination of pixel (y, x): the rotated picture has it at table[y, x]
         turned = np.zeros(25, int)
         turned[table[180 + degrees].reshape(-1)] = grid.reshape(-1)
         assert (turned.reshape(5, 5) == np.rot90(grid, -turns)).all()
@@ -541,7 +541,7 @@ def test_images_have_no_meaning_for_channels(event_set, name):
 
 
 def counted(n_samples: int = 40) -> tuple[EventSet, EventSet]:
-    """Samples with several events in a cell, counted; and with all of them in cells of their own."""
+    """Samples with several events in a cell, counted; and the same events in separate cells."""
     rng = np.random.default_rng(3)
     events = [(rng.uniform(0, 20, 90), rng.integers(0, 8, 90)) for _ in range(n_samples)]
     window = {"n_neurons": 8, "n_steps": 20, "dt_us": 1.0}

@@ -121,7 +121,7 @@ def test_without_augmentation_the_batch_is_the_samples(name):
             assert labels.tolist() == event_set.labels[chosen].tolist()
 
 
-# ---- what a caller or a changed file may do to the engine ----------------------------------------------------------
+# ---- wrong arguments, and files that change meanwhile ----------------------------------------------------------
 
 
 def call(**changes):

@@ -141,7 +141,7 @@ def test_every_flipped_bit_is_detected(written):
             event_set = cache.read(written, cache.cache_key(PARAMETERS))
         except CacheError:
             continue
-        # only the padding of the header, blanks, may change without a change of what is read
+        # a change of the header's padding, blanks, is the only one that leaves the result as it was
         assert_same(event_set, whole)
         assert content[place : place + 1] == b" "
 
@@ -382,9 +382,9 @@ print(event_set.ids.size, event_set.path is not None, flush=True)
 
 
 def builder(folder: Path, name: str, finish: str) -> subprocess.Popen[str]:
-    """A process that will build the same set once it is told to, and is done when the file `finish` exists.
+    """A process that builds the same set on request, and finishes when the file `finish` exists.
 
-    `folder`/builds lists who built it, `folder`/`name` holds what the process says on standard error.
+    `folder`/builds lists the processes that built it, `folder`/`name` holds the standard error of this one.
     """
     command = [sys.executable, "-c", BUILD, *(str(folder / part) for part in ("cache", "builds", finish))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
@@ -528,7 +528,7 @@ def test_folders_without_locks_are_used_without(tmp_path, monkeypatch):
     assert_same(cache.load_or_build(PARAMETERS, build_never, tmp_path), make())
 
 
-# ---- what is kept --------------------------------------------------------------------------------------------------
+# ---- cached files --------------------------------------------------------------------------------------------------
 
 
 def test_entries_describe_what_is_there_and_clear_removes_only_that(tmp_path):
@@ -557,7 +557,7 @@ def test_entries_describe_what_is_there_and_clear_removes_only_that(tmp_path):
 
     assert len(cache.clear(tmp_path, "toy")) == 3
     assert {path.name for path in tmp_path.iterdir()} == {found["other", "train"].path.name, *(p.name for p in foreign)}
-    assert event_set.batch([4]).validate().n_samples == 1  # what is mapped stays readable
+    assert event_set.batch([4]).validate().n_samples == 1  # mapped files stay readable
     assert len(cache.clear(tmp_path)) == 1
     assert cache.entries(tmp_path) == cache.entries(tmp_path / "absent") == []
 

@@ -32,7 +32,7 @@ def convert(first, last, *, log, bad=(), how="error", seconds=0.0, n_workers=1, 
     print("a library that talks", flush=True)
     os.write(1, b"even past Python\\n")
     while n_workers > 1 and len({line.split()[0] for line in Path(log).read_text().splitlines()}) < n_workers:
-        time.sleep(0.01)  # all are at work before one goes on
+        time.sleep(0.01)  # all have started before any continues
     time.sleep(seconds)
     for item in range(first, last):
         if item in bad:
@@ -127,7 +127,7 @@ def test_a_worker_that_dies_is_an_error_that_names_the_block(tmp_path, module, h
 
 SCRIPT = """
 import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what it puts into the background without
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background processes without it
 from sparsesnn.datasets.convert import Job, run
 print("running", flush=True)  # no `if __name__ == "__main__"`: a worker must not run this again
 arguments = {"log": sys.argv[2], "seconds": float(sys.argv[3]), "n_workers": 2}

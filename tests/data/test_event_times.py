@@ -234,9 +234,9 @@ def test_training_reports_what_data_check_knows(tmp_path: Path, capsys: pytest.C
     for _ in ("made", "from the cache"):
         with pytest.warns(UserWarning, match=r"20 of 20 samples.* single step.* events merge.*data\.start=first"):
             late = prepare.load_parts(config.data)
-    assert "problems" not in late.fingerprint()["description"], "a run goes on, whatever the texts are"
+    assert "problems" not in late.fingerprint()["description"], "a run resumes whatever the texts are"
     assert prepare.load_parts(config.with_values({"data": {"start": "first"}}).data).train.event_set.n_lost == 0
-    # what may be meant is no warning, but is reported
+    # times that may be intended are reported without a warning
     table["t_us"] = table["t_us"] - 1_000_000 * table["sample"] - 3_598_000_000
     path = save(tmp_path / "answers.npz", **table)
     arguments = ["train", "events", "--data", str(path), "--epochs", "1", "--no-plots", "--net", "auto-8-auto"]

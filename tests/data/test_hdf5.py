@@ -1,4 +1,4 @@
-"""HDF5 files that reach into other files, claim more than they hold, or cannot be read for a reason that is no damage."""
+"""HDF5 files that reach into other files, claim more than they hold, or cannot be read although they are not damaged."""
 
 from __future__ import annotations
 

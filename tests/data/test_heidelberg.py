@@ -188,7 +188,7 @@ def test_without_tonic_the_message_names_the_extra(tmp_path, monkeypatch):
 
 
 def no_download(*args, **kwargs):
-    raise AssertionError("nobody asked for a download")
+    raise AssertionError("no download was requested")
 
 
 @pytest.mark.parametrize("name", FILES)

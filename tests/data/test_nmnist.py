@@ -62,7 +62,7 @@ def write(folder: Path, recordings: dict[str, bytes], part: str = "Train") -> Pa
 
 
 def written(folder: Path) -> Path:
-    """Recordings with what the format allows: none, one and many events, several overflows, one time for all."""
+    """Recordings at the limits of the format: none, one and many events, several overflows, one time for all."""
     rng = np.random.default_rng(1)
     overflow = encode([0], [240], [0], [0])
     return write(
@@ -235,7 +235,7 @@ def test_files_in_another_form_are_errors_that_name_the_file(tmp_path, recording
 
 def test_a_missing_folder_is_an_error_and_no_download(tmp_path, monkeypatch):
     def no_download(self):
-        raise AssertionError("nobody asked for a download")
+        raise AssertionError("no download was requested")
 
     monkeypatch.setattr(tonic.datasets.NMNIST, "download", no_download)
     with pytest.raises(DataError, match=r"neither .*NMNIST/Test nor .*Test is a folder; .*download=True"):

@@ -39,7 +39,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def arrays(n: int = 13, n_units: int = 37, seed: int = 0) -> dict[str, np.ndarray]:
-    """Events in any order; sample 3 has none, unit 5 is silent; classes by what fires."""
+    """Events in any order; sample 3 has none, unit 5 is silent; the units that fire tell the classes apart."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, 40, n)
     counts[3] = 0

@@ -315,7 +315,7 @@ def test_buckets_hand_out_the_same_samples_in_an_order_of_seed_and_epoch():
     assert base == epoch(0, 4, prefetch=0)
     assert base not in (epoch(1, 4), epoch(0, 4, seed=2), epoch(0, 5), epoch(0, 0))
     assert sorted(base) == list(range(103))
-    # what a smaller last batch holds, or drop_last leaves out, has nothing to do with length
+    # the samples of a smaller last batch, or those that drop_last leaves out, are not chosen by length
     assert base[100:] == epoch(0, 0)[100:]
     assert sorted(epoch(0, 4, drop_last=True)) == sorted(base[:100])
 

@@ -30,7 +30,7 @@ def test_activity_is_what_was_asked_for(activity):
     event_set = load("synthetic", activity=activity, n_samples=200)
     n_places = event_set.n_spikes.size * event_set.n_neurons
     # E[1 - exp(-r)] falls short of E[r] by E[r²]/2, and E[r²] = (0.2² + 2·0.2·0.8 + 0.8²·2)·activity² = 1.64·activity²
-    # over many patterns; half as much again for the few that there are
+    # over many patterns; half as much again for these few
     assert event_set.activity() < activity + 5 * (activity / n_places) ** 0.5
     assert event_set.activity() > activity - 1.2 * activity**2 - 5 * (activity / n_places) ** 0.5
 

@@ -1,4 +1,4 @@
-"""Events as text: separators, headers, units that are certain and those that are not, and lines that are no events."""
+"""Events as text: separators, headers, units that are certain and those that are not, and lines that are not events."""
 
 from __future__ import annotations
 

@@ -315,7 +315,7 @@ def test_files_of_arrays_go_first(tmp_path: Path) -> None:
     ("options", "facts"),
     [
         ({"stride_ms": 5}, "data.stride_ms: is 5, but data.dt_ms is not given"),
-        ({"dt_ms": 5, "stride_ms": 5}, "these are no recordings"),
+        ({"dt_ms": 5, "stride_ms": 5}, "these are not recordings"),
     ],
 )
 def test_a_stride_without_effect_is_refused(tmp_path: Path, options: dict[str, Any], facts: str) -> None:

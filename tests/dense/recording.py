@@ -49,7 +49,7 @@ class Recording(TorchDispatchMode):
 
     @classmethod
     def run(cls, kernel: Callable[[], None]) -> None:
-        """Runs a kernel that is no operation of PyTorch, and keeps it."""
+        """Runs a kernel that is not an operation of PyTorch, and keeps it."""
         kernel()
         if cls.active:
             cls.active.operations.append((kernel, (), {}, None))

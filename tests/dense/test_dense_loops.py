@@ -98,7 +98,7 @@ def test_what_is_refused() -> None:
     model = model_of((1, 5), LIF(40), "auto")
     state = model(spikes_of(3)).state
     state["b"].history = state["b"].history[1:]
-    with pytest.raises(ShapeError, match="4 steps; this layer hears itself 5 steps later"):
+    with pytest.raises(ShapeError, match="4 steps; this layer receives its own spikes 5 steps later"):
         model(spikes_of(3), state)
     with pytest.raises(DescriptionError, match=r"b->b, b->b@5: .* delays \[1, 5\]; allowed here: one, with delay 1"):
         _ = model.layers["b"].loop_weight

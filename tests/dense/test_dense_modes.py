@@ -1,4 +1,4 @@
-"""The modes of the dense baseline compute the same: each against the reference, and what is particular to `fused`."""
+"""The modes of the dense baseline compute the same: each against the reference, and the special cases of `fused`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> str:
-    """The processor, and a GPU where there is one."""
+    """The processor, and a GPU if there is one."""
     return str(request.param)
 
 

@@ -22,7 +22,7 @@ def operands(m: int, k: int, n: int, kind: str) -> tuple[torch.Tensor, torch.Ten
 
 
 def check(got: torch.Tensor, a: torch.Tensor, b: torch.Tensor, start: torch.Tensor | float) -> None:
-    """Within what rounding of float32 may do to a sum of so many on_cpu."""
+    """Compares with the bound on float32's rounding in a sum of this length."""
     want = a.double() @ b.double() + start
     bound = (a.double().abs() @ b.double().abs() + abs(start)) * 2**-24 * (a.shape[1] + 2)
     worst = ((got.double() - want).abs() - bound).max().item()

@@ -20,7 +20,7 @@ torchrun = pytest.mark.skipif(
 
 
 def run(*command: str, ranks: int) -> subprocess.CompletedProcess[str]:
-    """`python command…`, on ranks of torchrun where there are several; warnings are errors."""
+    """`python command…`, on torchrun's ranks if there are several; warnings are errors."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "SPARSESNN_THREADS": "1"}
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     return subprocess.run(

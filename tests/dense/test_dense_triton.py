@@ -1,5 +1,5 @@
-"""The Triton kernels of the mode "fused", on a GPU where there is one, else interpreted on the CPU: against the C++ ones, and
-in whole networks."""
+"""The Triton kernels of the mode "fused", on a GPU if there is one, otherwise interpreted on the CPU: against the C++ ones,
+and in whole networks."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_a_network_is_that_of_the_cpu(on_cuda: ModuleType, monkeypatch: pytest.M
 def test_nobody_has_fired_before_the_first_step(
     recurrent: bool, reset_decays: bool, on_cuda: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a threshold has become negative; tests/dense/test_dense_modes.py compares the CPU's kernels with the reference."""
+    """This shows if a threshold is negative; tests/dense/test_dense_modes.py compares the CPU's kernels with the reference."""
     population = LIF(9, grad_threshold=-1, reset_decays=reset_decays, recurrent=recurrent,
                      learn_beta=True, learn_threshold=True)  # fmt: skip
     spikes = (torch.rand(8, 2, 7, generator=torch.Generator().manual_seed(0)) < 0.5).double()
@@ -359,7 +359,7 @@ def test_nobody_there() -> None:
 
 
 def test_operators_keep_what_they_promise(on_cuda: ModuleType) -> None:
-    """PyTorch's own checks: what is written is declared, and shapes are known without memory."""
+    """PyTorch's own checks: written arguments are declared, and shapes are known without memory."""
     population, device = CubaLIF(3), DEVICE
     dynamics, row = Dynamics.of(population), torch.full((3,), 0.9, device=device)
     learnt = ["alpha", "beta"]

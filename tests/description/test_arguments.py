@@ -1,4 +1,4 @@
-"""A misspelt argument is refused with the nearest name and all that there are."""
+"""A misspelt argument is refused with the nearest name and all allowed ones."""
 
 from __future__ import annotations
 

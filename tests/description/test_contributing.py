@@ -86,7 +86,7 @@ def swap(old: str, by: str) -> Edit:
 
 
 def python(tree: Path, code: str) -> str:
-    """What a program prints that imports sparsesnn from the tree, and nowhere else."""
+    """The output of a program that imports sparsesnn from the tree, and nowhere else."""
     start = f"""
 import sys
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__]
@@ -126,7 +126,7 @@ def compare(network, backends):
 
 
 def compiled(tree: Path, source: Path) -> str:
-    """What a C++ program prints that includes codelets of the tree."""
+    """The output of a C++ program that includes codelets of the tree."""
     compiler = os.environ.get("CXX", "c++")
     if shutil.which(compiler) is None:
         pytest.skip(f"there is no C++ compiler {compiler}")

@@ -42,7 +42,7 @@ def imported(tree: ast.AST, in_functions: bool) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def graph(in_functions: bool) -> Graph:
-    """Module → modules of ours that it imports; a package itself is what its __init__ imports."""
+    """Module → our modules that it imports; for a package, those that its __init__ imports."""
     known = modules()
     found: Graph = {}
     for name, path in known.items():
@@ -50,7 +50,7 @@ def graph(in_functions: bool) -> Graph:
         for module, item in imported(ast.parse(path.read_text(encoding="utf-8")), in_functions):
             whole = f"{module}.{item}"
             target = whole if whole in known else module
-            # what a package holds beside modules (_core, a version) is no import of what its __init__ imports
+            # other members of a package than modules (_core, a version) are not imports of its __init__
             if target in known and target not in (name, "sparsesnn"):
                 found[name].add(target)
     return found
@@ -85,7 +85,7 @@ def cycles(found: Graph) -> list[list[str]]:
 
 
 def folder_of(module: str, known: dict[str, Path]) -> str:
-    """The folder below `sparsesnn` that holds a module; a file that lies there itself is one of its own."""
+    """The folder below `sparsesnn` that holds a module; a file directly in `sparsesnn` counts as a folder."""
     return ".".join(module.split(".")[:2])
 
 
@@ -114,8 +114,8 @@ def test_a_cycle_is_found() -> None:
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
 
 
-#: parts in layers; a module imports its own layer and those below. Modules are named by how they begin, the longest name counts;
-#: those that stand in no layer, such as `host` and `partition`, have rules of their own or none
+#: parts in layers; a module imports its own layer and those below. Modules are named by their beginning, and the longest name counts;
+#: modules in no layer, such as `host` and `partition`, have their own rules or none
 LAYERS: dict[str, tuple[str, ...]] = {
     "description": (
         *("errors", "wording", "options", "arguments", "subclasses", "documented", "typed", "ids", "splitmix"),
@@ -177,7 +177,7 @@ def engine_of(module: str) -> str:
 
 
 def test_engines_do_not_know_one_another() -> None:
-    """Nor does what they share know them: an engine is found by its name alone. Ranks run the engine `cpu`."""
+    """Nor do the modules that they share: an engine is found by its name alone. Ranks run the engine `cpu`."""
     folders_of_engines = {
         path.name for path in (ROOT / "sparsesnn" / "engines").iterdir() if (path / "engine.py").exists()
     }

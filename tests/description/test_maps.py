@@ -1,4 +1,4 @@
-"""Convolution and pooling described: shapes, texts, JSON, and what does not fit."""
+"""Descriptions of convolution and pooling: shapes, texts, JSON, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Neuron models in a person's own file: how a class is declared, what is refused by name, and how it is found again."""
+"""Neuron models in a user's file: how a class is declared, refusals by name, and how it is found again."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_subclass_of_ours_with_arrays_is_a_model_of_its_own() -> None:
 
 def test_the_name_of_one_of_ours_is_refused() -> None:
     mine = dataclass(frozen=True)(type("LIF", (Raised,), {"arrays": Raised.arrays, "__module__": __name__}))
-    with pytest.raises(DescriptionError, match="'hidden' is of a class of your own called LIF.*another name"):
+    with pytest.raises(DescriptionError, match="'hidden' is of your own class LIF.*another name"):
         ss.Network.chain(ss.Input(3), mine(4), ss.LI(2))
     assert catalog.find_model("LIF") is ss.LIF
 
@@ -273,7 +273,7 @@ def test_a_forgotten_decorator_is_refused() -> None:
     class Bare(Raised):
         tau: ss.PerNeuron = ss.parameter(0.9, "decay")
 
-    with pytest.raises(DescriptionError, match=r"Bare: is no dataclass; write @dataclass\(frozen=True\)"):
+    with pytest.raises(DescriptionError, match=r"Bare: is not a dataclass; write @dataclass\(frozen=True\)"):
         Bare(3)
 
 
@@ -318,7 +318,7 @@ def test_a_model_that_is_not_linear_runs_on_dense() -> None:
     output.potentials.sum().backward()
     with pytest.raises(DescriptionError, match="Quadratic: .*'dense'"):
         ss.Model(network)(ss.SpikeBatch.from_dense(torch.ones(6, 2, 4)))
-    with pytest.raises(DescriptionError, match="Idle: arrays is None; give it a step"):
+    with pytest.raises(DescriptionError, match="Idle: arrays is None; define step"):
         type("Idle", (ss.Neuron,), {"arrays": None, "states": ("v",), "__module__": __name__})
 
 

@@ -1,4 +1,4 @@
-"""NIR graphs made by hand: what they become, what is refused, and files."""
+"""NIR graphs made by hand: their networks, refusals, and files."""
 
 from __future__ import annotations
 
@@ -404,7 +404,7 @@ def test_not_a_graph() -> None:
 
 
 def trained(**changes: Any) -> ss.Model:
-    """A model with every kind of population, and weights and thresholds of its own."""
+    """A model with every kind of population, and weights and thresholds other than the defaults."""
     options: dict[str, Any] = {"reset": "zero", "bias": True, "gain": 0.25} | changes
     hidden = LIF(
         9, beta=tuple(np.linspace(0.5, 0.95, 9)), threshold=0.8, learn_threshold=True, recurrent=True, **options
@@ -702,7 +702,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nir", "export", str(run), str(tmp_path / "no" / "x.nir"), "--dt", "1"]) == 1
     assert main(["nir"]) == 2
     capsys.readouterr()
-    # what is said of arguments is said of options
+    # messages about arguments name the options
     for arguments, said in (
         (["export", str(run), str(file)], "error: --dt is None; give the step of the graph's reader"),
         (

@@ -89,7 +89,7 @@ def test_values() -> None:
         data = to_data(spikes, dt=0.2, grid=grid)
         assert type(data) is (nir.TimeGriddedData if grid else nir.ValuedEventData)
         assert torch.equal(from_data(data, dt=0.2).to_dense(), graded)
-    # values of one neuron and step are added, and a sum of 0 is no entry
+    # values of one neuron and step are added, and a sum of 0 is not an entry
     data = events([(1, 0.1), (1, 0.2), (3, 0.7), (2, 0.1), (2, 0.3)], values=[[0.5, 2.0, 1.0, 1.0, -1.0]])
     spikes = from_data(data, dt=0.5)
     assert (spikes.ids.tolist(), spikes.entry_values().tolist()) == ([1, 3], [2.5, 1.0])

@@ -1,4 +1,4 @@
-"""Convolution and pooling through NIR: round trips, graphs of other libraries, and what is refused."""
+"""Convolution and pooling through NIR: round trips, graphs of other libraries, and refusals."""
 
 from __future__ import annotations
 

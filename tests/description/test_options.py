@@ -1,4 +1,4 @@
-"""Options declare themselves: types, bounds, choices and what a message says of them."""
+"""Options declare themselves: types, bounds, choices and their messages."""
 
 from __future__ import annotations
 

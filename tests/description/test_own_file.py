@@ -72,8 +72,8 @@ def test_wrong_files_are_refused(own: Path) -> None:
         ("adaptive.py", r"give FILE\.py:CLASS"),
         (f"{own.parent}/none.py:Adaptive", "none.py is not a file"),
         (f"{own}:Missing", "adaptive.py has no class Missing"),
-        (f"{own}:Other", r"Other is no class that extends sparsesnn\.Neuron"),
-        (f"{own}:dataclass", r"dataclass is no class"),
+        (f"{own}:Other", r"Other is not a class that extends sparsesnn\.Neuron"),
+        (f"{own}:dataclass", r"dataclass is not a class"),
     ):
         with pytest.raises(DescriptionError, match=message):
             load_model(place)
@@ -99,7 +99,7 @@ def test_hidden_populations_without_a_letter_are_of_the_class(own: Path) -> None
         ss.parse_net("7-9-3", neuron=model, stren=0.5)
     with pytest.raises(UnknownModelError, match="net: neuron is 'Missing'"):
         ss.parse_net("7-9-3", neuron="Missing")
-    with pytest.raises(DescriptionError, match="net: neuron is no class"):
+    with pytest.raises(DescriptionError, match="net: neuron is not a class"):
         ss.parse_net("7-9-3", neuron=int)  # type: ignore[arg-type]
 
 
@@ -143,7 +143,7 @@ def test_a_run_names_the_class_and_never_the_file(own: Path, capsys: pytest.Capt
     with pytest.raises(CheckpointError, match="'Adaptive'.*neurons="):
         load_run(out)
     assert type(load_run(out, neurons=[model]).network.populations["hidden"]) is model
-    with pytest.raises(DescriptionError, match="is no class that extends"):
+    with pytest.raises(DescriptionError, match="is not a class that extends"):
         load_run(out, neurons=[int])  # type: ignore[list-item]
     DEFINED.pop("Adaptive")
     assert main(["eval", str(out), *flags]) == 0

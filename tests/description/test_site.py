@@ -1,4 +1,4 @@
-"""The documentation site has every public name, with a docstring that says what it takes; its links lead somewhere."""
+"""The documentation site has every public name, with a docstring that explains its arguments; its links lead somewhere."""
 
 from __future__ import annotations
 

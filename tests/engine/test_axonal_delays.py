@@ -332,7 +332,7 @@ def test_recurrent_chunks_continue_a_sequence(backend: str, training: bool) -> N
         parts.append(output.spikes["b"].to_dense().detach())
     same = torch.equal if backend == "cpu" else torch.allclose
     assert same(torch.cat(parts), whole.spikes["b"].to_dense().detach())
-    if training:  # the last chunk's gradient, with what the spikes before it say
+    if training:  # the last chunk's gradient, including that of the spikes before it
         loss_of(output).backward()
         grads = {name: p.grad for name, p in model.named_parameters()}
         other = strong_model(recurrent_network(True), 14, "dense" if backend == "cpu" else "cpu")

@@ -65,7 +65,7 @@ def model_of(network: Network, backend: str, scale: float = 3.0) -> Model:
 
 
 def loss_of(output: Output) -> torch.Tensor:
-    """A loss that every potential and count enters with a weight of its own."""
+    """A loss with its own weight for every potential and count."""
     generator = torch.Generator().manual_seed(0)
     parts = [] if output.potentials is None else [output.potentials]
     parts += [output.counts(name) for name in output.spikes]
@@ -96,7 +96,7 @@ def compare(network: Network, dense: torch.Tensor, graded: bool = False) -> None
     wanted = dict(theirs.named_parameters())
     for name, parameter in ours.named_parameters():
         assert wanted[name].grad.abs().max() > 0, name
-        # one number for all neurons: PyTorch's sum in float32 is no better
+        # one number for all neurons: PyTorch's sum in float32 is not better
         assert relative_error(parameter.grad, wanted[name].grad) <= (1e-5 if parameter.ndim else 1e-4), name
 
 
@@ -213,7 +213,7 @@ def test_delays_several_senders_and_values() -> None:
 
 
 def test_a_quiet_map_is_that_of_pytorch() -> None:
-    """Most steps reach nobody; some neurons fire by themselves, long after."""
+    """In most steps no neuron receives a spike; some neurons fire by themselves, long after."""
     network = Network.chain(
         Input(shape=(12, 11, 2)),
         Conv2d(7, 3),
@@ -244,7 +244,7 @@ ODD = Conv2d(6, (3, 2), (2, 1), (1, 0), (1, 2), 2)  # maps of (4, 5, 6) from (7,
 
 
 def beside(*others: Connection, **neuron: Any) -> Network:
-    """A population that hears a convolution of the input, and what else is given; so does a readout."""
+    """A population with a convolution of the input and other connections as inputs, and a readout with the same."""
     return Network(
         {"input": Input(shape=(7, 7, 4)), "side": LIF(9, **FIRES), "hidden": LIF(**{**FIRES, **neuron}), "out": LI()},
         (

@@ -1,4 +1,4 @@
-"""Links 3 and 4 of the gradient chain: the engine against PyTorch and against the reference; and what it promises."""
+"""Links 3 and 4 of the gradient chain: the engine against PyTorch and against the reference; and its promises."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def strong_model(network: Network, seed: int, backend: str = "cpu", scale: float
 
 
 def loss_of(output: Output, seed: int = 0) -> torch.Tensor:
-    """A loss that every spike count and every potential enters with a weight of its own."""
+    """A loss with its own weight for every spike count and every potential."""
     generator = torch.Generator().manual_seed(seed)
     total = torch.zeros(())
     if output.potentials is not None:
@@ -67,7 +67,7 @@ def loss_of(output: Output, seed: int = 0) -> torch.Tensor:
 
 
 def restart(model: torch.nn.Module) -> None:
-    """Counts training steps from 0 again, so that full lists keep what they kept in the first one."""
+    """Counts training steps from 0 again, so that full lists keep the same candidates as in the first one."""
     for name, buffer in model.named_buffers():
         if name.endswith("training_steps"):
             buffer.zero_()
@@ -563,8 +563,8 @@ def test_buffers_refilled_with_other_lists_before_backward_are_refused() -> None
     spikes.ids.numpy()[:] = other.ids.numpy()
     with pytest.raises(SpikeListError, match="input: ids of the spike lists changed"):
         loss.backward()
-    loss = model(spikes).potentials.sum()  # a new pass reads what they hold now
-    spikes.ids.set_(torch.zeros(3, dtype=torch.uint16))  # the tensor has other memory now; the pass keeps what it read
+    loss = model(spikes).potentials.sum()  # a new pass reads their new content
+    spikes.ids.set_(torch.zeros(3, dtype=torch.uint16))  # the tensor has other memory now; the pass keeps the old one
     loss.backward()
     got = model.layers["hidden"].weights[0].grad.clone()
     model.zero_grad()

@@ -46,7 +46,7 @@ def backward_calls(
 
     def record(*arguments: Any) -> Any:
         result = backward(*arguments)
-        calls.append((arguments, copy.deepcopy(result[0])))  # autograd adds to what it is given
+        calls.append((arguments, copy.deepcopy(result[0])))  # autograd adds to the array that it receives
         return result
 
     with monkeypatch.context() as patch:

@@ -50,7 +50,7 @@ def strong_model(net: Network, seed: int, backend: str = "cpu") -> Model:
 
 
 def loss_of(output: Output) -> torch.Tensor:
-    """A loss that every spike count and every potential enters with a weight of its own."""
+    """A loss with its own weight for every spike count and every potential."""
     generator = torch.Generator().manual_seed(0)
     parts = [output.potentials, *(output.counts(name) for name in output.spikes)]
     return sum((x * torch.randn(x.shape, generator=generator)).mean() for x in parts)

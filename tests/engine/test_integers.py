@@ -1,4 +1,4 @@
-"""Weights rounded to integers: what is read, how it learns, and files of integers."""
+"""Weights rounded to integers: the rounding, training, and files of integers."""
 
 from __future__ import annotations
 

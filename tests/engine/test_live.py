@@ -1,4 +1,4 @@
-"""A network that runs on and on gives the numbers of one call, with the weights that it had when it was made."""
+"""A live network gives the numbers of one call, with the weights that it had when it was made."""
 
 from __future__ import annotations
 
@@ -139,7 +139,9 @@ def test_one_call_of_all_layers_checks_what_it_is_given() -> None:
         live(ss.SpikeBatch.from_lists([[[3]]], 29))
     live(spikes)
     before = live.state
-    with pytest.raises(ss.errors.ShapeError, match=r"1 sample cannot go on where 2 ended; begin again with reset\(\)"):
+    with pytest.raises(
+        ss.errors.ShapeError, match=r"1 sample cannot continue a sequence of 2; begin again with reset\(\)"
+    ):
         live(spikes[0])
     assert live.state is before
     live.state = before  # then the number of samples may be another one

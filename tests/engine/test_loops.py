@@ -22,7 +22,7 @@ from sparsesnn.synapses import Dense, Sparse, sparse
 
 DELAYS = [(1, 5), (3,), (2, 7, 1), (40, 2)]
 #: Loops this strong and a slope of 10 amplify rounding: the reference in float32 is up to 2e-5 from that in float64, and so
-#: are the engine and dense products, which add in orders of their own; PyTorch's depend on the processor.
+#: are the engine and dense products, which add in different orders; PyTorch's depend on the processor.
 ROUNDING = 1e-4
 MODELS: list[tuple[type[Neuron], dict[str, Any]]] = [
     (LIF, {}),
@@ -160,7 +160,7 @@ def test_a_large_layer_gives_a_sample_the_bits_that_it_has_alone(graded: bool, w
                 whole = lists.samples([b]).steps(0, n)
                 assert torch.equal(whole.ids, of_sample.ids)
                 assert torch.equal(whole.n_spikes, of_sample.n_spikes)
-            if n_steps > n:  # the rest goes on where a sequence in two parts does
+            if n_steps > n:  # the rest equals the second part of a sequence in two calls
                 first = model(SpikeBatch.from_dense(spikes[:500], graded=graded))
                 rest = model(SpikeBatch.from_dense(spikes[500:], graded=graded), first.state)
                 assert rest.potentials is not None

@@ -204,7 +204,7 @@ def test_a_folder_is_never_overwritten_unasked(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
     first, second = loud(chain(ss.LIF(8))), loud(chain(ss.LIF(9)))
-    first.save(folder)  # an empty one is no loss
+    first.save(folder)  # an empty folder may be replaced
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"holds .*'README\.md'.*overwrite=True"):
         second.save(folder)

@@ -1,4 +1,4 @@
-"""What descriptions declare of their neuron models, and what the engine has built in."""
+"""The declarations of neuron models, and the engine's compiled shapes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_models_of_ours_have_shapes_of_their_own() -> None:
 
 @pytest.mark.parametrize("population", DESCRIBED, ids=name_of)
 def test_what_an_option_trains_is_a_parameter(population: Neuron) -> None:
-    """A model without β takes `beta` and `learn_beta` out of what it extends, or they would be ignored."""
+    """A model without β removes the inherited `beta` and `learn_beta`, which would be ignored."""
     trains = {name.removeprefix("learn_") for name in options_of(type(population)) if name.startswith("learn_")}
     assert trains == {p.name for p in population.parameters}
 

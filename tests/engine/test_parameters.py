@@ -129,7 +129,7 @@ def test_such_weights_learn_and_are_recorded_as_they_were_in_the_pass(way: str, 
         torch.testing.assert_close(p.grad, q.grad, msg=name)
     with torch.no_grad():
         again = replay(twin.layers["hidden"], [twin.readable(data)], output.spikes["hidden"], None, torch.arange(7))
-    if "spectral" not in way:  # in training each pass goes on with the power iteration
+    if "spectral" not in way:  # in training each pass continues the power iteration
         assert torch.equal(output.traces["hidden"].v, again.v)
     v, fired = output.traces["hidden"].v, output.spikes["hidden"]
     fired = fired.to_dense() if isinstance(fired, ss.SpikeBatch) else fired

@@ -1,4 +1,4 @@
-"""Sparse synapses on every engine: what a masked matrix gives, at existing synapses, bit for bit."""
+"""Sparse synapses on every engine: the numbers of a masked matrix, at existing synapses, bit for bit."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def test_times_in_another_unit_are_noticed(make: Any) -> None:
         with pytest.warns(UserWarning, match="all 70 events.* lie outside the window of 100 steps"):
             binned(times)
     binned(seconds * 1e6, seconds)  # the set as a whole is plausible
-    binned(seconds[:5])  # so few say nothing
+    binned(seconds[:5])  # too few for a warning
     binned(np.zeros(70))  # one time: a still picture
     binned()
 
@@ -290,7 +290,7 @@ def test_samples_and_steps(dense: torch.Tensor, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, n_steps))
     stop = data.draw(st.integers(start, n_steps))
     assert torch.equal(batch.steps(start, stop).validate().to_dense(), dense[start:stop])
-    part = batch.steps(start, stop)  # memory of its own, whatever happens to the whole
+    part = batch.steps(start, stop)  # separate memory: changes of the whole do not reach it
     for whole, own in ((batch.offsets, part.offsets), (batch.ids, part.ids), (batch.n_spikes, part.n_spikes)):
         assert not own.numel() or own.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr()
     joined = batch.steps(0, start).then(batch.steps(start, n_steps)).validate()
@@ -440,7 +440,7 @@ def test_an_output_can_be_pickled(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["cpu", "dense"])
 def test_tensors_of_an_output_can_be_exchanged(backend: str) -> None:
-    """As Lightning does: each field of a copy is set, each mapping is made again of what its values become."""
+    """As Lightning does: each field of a copy is set, each mapping is made again from its new values."""
     output = ss.Model(ss.parse_net("7-5r-3"), backend=backend)(SpikeBatch.from_dense(torch.ones(4, 3, 7)))
     again = copy.copy(output)
     again.spikes = type(output.spikes)(dict(output.spikes))  # type: ignore[call-arg]

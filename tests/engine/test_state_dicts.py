@@ -1,4 +1,4 @@
-"""States that do not fit say which tensor, and what it should be."""
+"""The message for a state that does not fit names the tensor and the shape that it needs."""
 
 from __future__ import annotations
 

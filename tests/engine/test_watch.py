@@ -1,4 +1,4 @@
-"""Warnings of a training loop of one's own; none in ordinary use."""
+"""Warnings in a user's own training loop; none in ordinary use."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def potentials(output: Output) -> Tensor:
 
 
 def told(run: Callable[[], object], times: int = 1) -> list[str]:
-    """The warnings of so many calls."""
+    """The warnings of this number of calls."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(times):

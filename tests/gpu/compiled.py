@@ -1,4 +1,4 @@
-"""Compiles the kernels of codelets/gpu with NVRTC, which needs no GPU, and rewrites kernels.csv, what each one needs of a GPU.
+"""Compiles the kernels of codelets/gpu with NVRTC, which needs no GPU, and rewrites kernels.csv, the resources of a GPU that each one needs.
 
     python tests/gpu/compiled.py          needs the packages cuda-bindings and nvidia-cuda-nvrtc in .ci/constraints.txt's versions
 

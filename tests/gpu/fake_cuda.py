@@ -83,7 +83,7 @@ IN_CONTEXT = frozenset(
 
 
 class FakeCuda:
-    """What a test may change, and what it may ask.
+    """The settings and records of a test.
 
     Attributes:
         results: the code that a call gives instead of success, by the call's name; a list: in turn, then success.

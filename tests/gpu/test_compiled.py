@@ -1,4 +1,4 @@
-"""Kernels compile for every architecture, without contracted multiply-adds, and need what the table says. No GPU is needed."""
+"""Kernels compile for every architecture, without contracted multiply-adds, and their needs are those of the table. No GPU is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check for a machine with a GPU, as a dry run on the emulated device: it passes, and finds what is wrong."""
+"""The check for a machine with a GPU, as a dry run on the emulated device: it passes, and finds faults."""
 
 from __future__ import annotations
 

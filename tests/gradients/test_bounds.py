@@ -93,7 +93,7 @@ def set_decays(module: torch.nn.Module, *, beta: object, alpha: object) -> None:
 @pytest.mark.parametrize("backend", ["cpu", "step", "hoist", "fused"])
 @pytest.mark.parametrize("model", [CubaLIF, LI])
 def test_every_backend_has_it(model: type, backend: str, sign: int) -> None:
-    """At, below, between and above the ends, against the reference's gradient of what the network reads."""
+    """At, below, between and above the ends, against the reference's gradient of the clamped value that the network reads."""
     more = {"alpha": (0.5,) * 5, "learn_alpha": True, "grad_threshold": -math.inf} if model is CubaLIF else {}
     population = model(5, beta=(0.5,) * 5, learn_beta=True, **more)
     dense = {} if backend == "cpu" else {"backend": "dense", "dense_mode": backend}

@@ -51,7 +51,7 @@ def test_a_second_derivative_through_an_engine_raises(backend: str, mode: str, l
     model = ss.Model(network(), backend=backend, dense_mode=mode)
     with pytest.raises(SecondDerivativeError, match=rf"'{backend}'.*create_graph.*'dense'.*'hoist'"):
         second(model, LOSSES[loss])
-    one = [model.layers["hidden"].weights[0]]  # by one tensor alone PyTorch leaves out what does not lead to it
+    one = [model.layers["hidden"].weights[0]]  # for one tensor PyTorch leaves out nodes that do not lead to it
     with pytest.raises(SecondDerivativeError, match=backend):
         second(model, LOSSES[loss], one)
 
@@ -103,7 +103,7 @@ def test_second_derivatives_of_other_layers_pass(backend: str, mode: str) -> Non
     own = grad(loss, list(head.parameters()), create_graph=True)
     (loss + sum(g.square().sum() for g in own)).backward()
     found = [p.grad for p in model.parameters()]
-    # the same with what the network put out as a constant, and its gradient passed on
+    # the same with the network's output as a constant, and its gradient passed on
     x = output.detach().requires_grad_()
     loss = head(x).square().mean()
     own = grad(loss, list(head.parameters()), create_graph=True)

@@ -54,7 +54,7 @@ N_PRE = (4, 3)
 
 @dataclass(frozen=True)
 class Adapted(Neuron):
-    """A model of one's own: a spike drives a second state, whose reset reads it; attached, the reset reads the first alone."""
+    """A user's model: a spike drives a second state, whose reset reads it; attached, the reset reads the first alone."""
 
     beta: PerNeuron = parameter(0.9, "decay of the potential", low=0, high=1)
     rho: PerNeuron = parameter(0.7, "decay of the adaptation", low=0, high=1)

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 INCLUDES = ("popart/willow/include", "poplibs/include", "poprithms/poprithms/poprithms/include")
 
-#: by what is wrong; those with an open header need the checkouts
+#: sources by their mistake; those with an open header need the checkouts
 MISTAKES = {
     "a method that does not exist": "void f(poplar::Graph& g) { g.addVaraible(poplar::FLOAT, {1}, {}); }",
     "a vector in place of a type": "void f(poplar::Graph& g) { g.addVariable(std::vector<int>{}, {1}, {}); }",

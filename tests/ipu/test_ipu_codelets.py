@@ -93,7 +93,7 @@ def test_every_vertex_is_registered_with_its_fields(path: Path) -> None:
         assert re.findall(rf"SPARSESNN_VERTEX_OF\({name}, (\w+),", text) == ["float", "half"]
 
 
-# ---- what a tile has little of: stack; recursion and calls through pointers need sizes of stacks that nobody can tell ----
+# ---- stack, which a tile has little of; recursion and calls through pointers need stacks of unknown size ----------------
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def test_a_large_stack_is_seen(tmp_path: Path) -> None:
         assert deepest <= found.deepest() < deepest + 240
 
 
-# ---- what a tile does not have, and a compiler makes all the same: a divider of whole numbers, arithmetic in double ---
+# ---- integer division and arithmetic in double, which compilers emit although a tile has neither --------------------
 
 needs_x86 = pytest.mark.skipif(
     shutil.which("g++") is None or platform.machine() != "x86_64", reason="reads x86-64 assembly of g++"

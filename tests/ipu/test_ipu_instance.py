@@ -37,7 +37,7 @@ SMALL = {
         "target": "ipu-mk2:1x16",
     },
 }  # fmt: skip
-#: what a logged command of PopRun sets: 16 replicas of 4 IPUs in one instance (EPCCed/eidf-docs, L2_multiple_IPU)
+#: the variables of a logged command of PopRun: 16 replicas of 4 IPUs in one instance (EPCCed/eidf-docs, L2_multiple_IPU)
 LOGGED = {
     "POPDIST_NUM_TOTAL_REPLICAS": "16",
     "POPDIST_NUM_IPUS_PER_REPLICA": "4",
@@ -228,7 +228,7 @@ def test_an_instance_may_have_no_sample() -> None:
 
 
 def test_sums_over_processes_are_not_emulated() -> None:
-    """The program gets as far as the gradients of its own replicas; the emulated machine says that it cannot add the others'."""
+    """The program computes its replicas' gradients; the emulated machine reports that it cannot add the others'."""
     spikes, labels = random_batch(12)
     program = program_of(Instance(4, 2, 0, poprun=True), 12, Model(small_network(), seed=1))
     with pytest.raises(RuntimeError, match="2 of 4 replicas are in this process; sums over processes are not emulated"):

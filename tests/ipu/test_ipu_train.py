@@ -1,4 +1,4 @@
-"""Training runs on the emulated IPU: the same run as on the CPU engine, and one that was stopped goes on."""
+"""Training runs on the emulated IPU: the same run as on the CPU engine, and one that was stopped resumes."""
 
 from __future__ import annotations
 

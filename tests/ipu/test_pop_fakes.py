@@ -1,7 +1,7 @@
-"""The fakes of PopART, PopTorch and PopDist against what is publicly known of the real ones, fact by fact.
+"""The fakes of PopART, PopTorch and PopDist against public facts about the real ones, one by one.
 
 Sources: PopART's and PopTorch's public repositories at 3.4, the PopTorch and PopRun user guides. A fake that is kinder
-than the real thing would let through what fails on an IPU.
+than the real thing would pass programs that fail on an IPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 pytestmark = pytest.mark.usefixtures("fake_sdk")
 
 
-# ---- PopART: what an op must be ------------------------------------------------------------------------------------
+# ---- PopART: rules for an op ---------------------------------------------------------------------------------------
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -42,7 +42,7 @@ def test_a_faultless_op_runs() -> None:
         ("shape", r"output 0 is a tensor of 6 elements of float; its info says FLOAT\[1\]"),
         ("no output", r"grow sets no output 1"),
         ("output twice", r"output 0 is set twice"),
-        # PopART's builder asks a function of its own, before there is an op
+        # PopART's builder calls a separate function, before there is an op
         ("inferred shape", r"output 0 is FLOAT\[2, 3\] by setup, but FLOAT\[1\] by shape inference"),
         ("inferred outputs", r"shape inference gives 3 outputs; it has 2"),
         # attributes key outlining and the cache of executables

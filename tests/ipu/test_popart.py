@@ -29,7 +29,7 @@ def machine(**changes: Any) -> None:
 
 
 def on_ipu(model: Any, *inputs: Any) -> Any:
-    """What the model puts out where PopTorch traces it for training."""
+    """The model's output when PopTorch traces it for training."""
     from poptorch import executor
 
     with executor._on_ipu(training=True):
@@ -57,7 +57,7 @@ def close(got: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def gradients(model: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Of all parameters; zero where the loss does not depend on one, as where a delay is longer than the sequence."""
+    """The gradients of all parameters; zero if the loss does not depend on one, such as behind a delay longer than the sequence."""
     parameters = dict(model.named_parameters())
     none = [None] * len(parameters)
     found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True) if loss.requires_grad else none
@@ -283,7 +283,7 @@ def test_a_trained_parameter_beyond_its_range_is_read_at_the_end_of_it() -> None
     assert all(torch.equal(got[key], ends[key]) for key in got)
 
 
-# ---- what is refused -----------------------------------------------------------------------------------------------
+# ---- refusals ------------------------------------------------------------------------------------------------------
 
 NETWORK = ss.Network.chain(ss.Input(6), ss.LIF(5, bias=True), ss.LI(3))
 

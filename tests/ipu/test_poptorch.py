@@ -123,7 +123,7 @@ def test_the_example_under_poprun(fake_sdk: None, example: ModuleType, tmp_path:
     pytest.importorskip("mpi4py", reason="needs mpi4py, in the extra 'mpi'")
     import fake_popart
 
-    # what a user would have built: the library that registers the ops, and the codelets
+    # a user's build: the library that registers the ops, and the codelets
     (tmp_path / library.LIBRARY).symlink_to(fake_popart.build(ROOT / "build" / "fakes"))
     (tmp_path / library.CODELETS).touch()
     environment = {
@@ -443,7 +443,7 @@ def test_building_calls_the_sdk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
     (tools / "g++").write_text("#!/bin/sh\nexit 3\n")
     assert build.main() == 1
-    assert len(list(folder.iterdir())) == 2  # what was built before stays
+    assert len(list(folder.iterdir())) == 2  # the earlier build stays
     (tools / "popc").unlink()
     monkeypatch.setenv("PATH", str(tools))
     with pytest.raises(ConfigError, match=r"no popc on PATH; source the Poplar SDK's enable.sh first"):
@@ -507,7 +507,7 @@ for broken in (lambda: ss.Model, lambda: run_engine(None, [])):
 
 
 def test_what_python_38_reads_has_its_syntax() -> None:
-    """Where there is no Python 3.8: its grammar, as this Python knows it."""
+    """Checked without Python 3.8, by its grammar as this Python knows it."""
     import ast
 
     files = [

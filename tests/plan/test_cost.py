@@ -317,7 +317,7 @@ def test_a_docstring_names_every_assumption() -> None:
 
 
 def test_a_prediction_is_what_the_emulated_machine_counts() -> None:
-    """At the activity that the network then had; what is left are samples that fire more than others."""
+    """At the activity that the network then had; the remaining difference is due to samples that fire more than others."""
     plan = planned(
         chain(200, 90, 90, 20),
         "ipu-mk2:1x150",
@@ -334,7 +334,7 @@ def test_a_prediction_is_what_the_emulated_machine_counts() -> None:
     program = IpuProgram(plan, model, Optimizer("adam", lr=0.0), decoding="count", checks="never")
     program.reset_counts()
     program.train_step(spikes, torch.zeros(48, dtype=torch.int64))
-    report = program.report()  # before the lists are read, which costs time of its own
+    report = program.report()  # before the lists are read, which takes time too
     lists = {"input": spikes, **program.lists()}
     n_spikes = {name: float(x.n_spikes.float().mean()) for name, x in lists.items()}
     assert min(n_spikes.values()) > 0.3

@@ -1,4 +1,4 @@
-"""Bytes of ranks on CPUs: by hand, and against what a process takes while ranks train in it."""
+"""Bytes of ranks on CPUs: by hand, and against the memory of a process while ranks train in it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from sparsesnn.spikes import SpikeBatch
 
 @pytest.mark.parametrize(
     ("n_samples", "sums"),
-    # 9 groups: 5, then 4 while their sum waits. 17: (5, 4), then 8. 33: ((5, 4), 8), then (8, 8) while one sum waits, and
-    # its first half beside it
+    # 9 groups: 5, then 4 while their sum waits. 17: (5, 4), then 8. 33: ((5, 4), 8), then (8, 8) while one sum and
+    # its own first half wait
     [(1, 0), (64, 0), (65, 1), (72, 1), (136, 1), (200, 2), (256, 2), (257, 2), (264, 2), (513, 3), (1024, 4)],
 )
 def test_sums_that_wait(n_samples: int, sums: int) -> None:
@@ -69,7 +69,7 @@ def test_only_the_largest_layer_at_hand_has_them() -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize(("axonal", "same_as"), [(Delays(7), 9), (Delays(7, learn=True), 9), (Delays(90), 40)])
 def test_axonal_delays_of_loops_reach_as_far_as_fixed_ones(ranks: int, axonal: Delays, same_as: int) -> None:
-    """∂L/∂i of as many steps as a spike is under way, at most of all 40."""
+    """∂L/∂i is kept for the steps that a spike is under way, at most for all 40."""
 
     def state(delay: int, axonal: Delays | None) -> list[int]:
         loops = (Connection("a", "a", 1), Connection("a", "a", delay, axonal=axonal))
@@ -139,7 +139,7 @@ print(peak_bytes() - before)
 @pytest.mark.slow
 @pytest.mark.parametrize(("net", "batch"), [("32-2048-2048-4", 64), ("32-2048-2048-4", 264), ("32-2048r-4", 136)])
 def test_a_plan_says_what_a_process_takes(net: str, batch: int) -> None:
-    """Within 10 %; in three steps, so that weights and what is like them are most of it."""
+    """Within 10 %; in three steps, so that weights and arrays of their size are most of it."""
     command = [sys.executable, "-c", MEASURE, net, str(batch)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if "does not say" in done.stderr:

@@ -478,7 +478,7 @@ def test_populations_of_maps_are_whole_on_one_rank() -> None:
     assert sum(sum(items.values()) > 0 for items in rank_bytes(plan)) == 3
 
 
-# ---- what a plan needs -------------------------------------------------------------------------------------------------
+# ---- requirements ------------------------------------------------------------------------------------------------------
 
 
 def test_a_plan_needs_no_compiled_engine(tmp_path: Path) -> None:

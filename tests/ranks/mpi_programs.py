@@ -48,7 +48,7 @@ def networks() -> None:
     for net in ("30-140-70-10", "30-140r-70-10"):
         hooked = Case(parse_net(net), 1, world.size)
         learn_with_hooks_of_rank_0(world, hooked, alone(hooked))
-    world.ranks_on_host, mpi.LARGE = 1, 0  # as on hosts of their own, with messages that the engine looks at
+    world.ranks_on_host, mpi.LARGE = 1, 0  # as on separate hosts, with messages that the engine looks at
     for n_samples in (19, 129):
         case = Case(parse_net("30-130-75r-10", bias=True), world.size, 1, n_samples=n_samples, silent=10)
         compare(case, alone(case), world)

@@ -43,7 +43,7 @@ def _every_rank_has_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def exchanged(network: Network, grid: tuple[int, int], world: Communicator, *, full: bool) -> dict[str, Any]:
-    """What a rank exchanges in a training step, and its gradients."""
+    """The traffic of a rank in a training step, and its gradients."""
     place = make_grid(world, *grid)
     model = Model(network, grid=place, seed=3)
     with torch.no_grad():

@@ -44,7 +44,7 @@ POPDIST = {
         ({}, Place("none", 0, 1, 0, 1)),
         ({"PATH": "/bin", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, Place("none", 0, 1, 0, 1)),  # a batch script
         (OPENMPI, Place("openmpi", 5, 8, 1, 4)),
-        # Open MPI 5 numbers the ranks of a host in an order of its own
+        # Open MPI 5 numbers the ranks of a host in its own order
         ({**OPENMPI, "OMPI_COMM_WORLD_RANK": "0"}, Place("openmpi", 0, 8, 1, 4)),
         (HYDRA, Place("pmi", 2, 3, 0, 1)),
         (CRAY, Place("pmi", 7, 16, 3, 4)),

@@ -90,7 +90,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[str], str]:
-    """The words of the command line, and what was said beside it."""
+    """The words of the command line, and the messages printed with it."""
     assert main(["launch", *arguments, "--dry-run", "--", "info"]) == 0
     printed = capsys.readouterr()
     return shlex.split(printed.out), printed.err
@@ -222,7 +222,7 @@ def test_no_mpirun_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ConfigError, match=r"found no mpirun next to .* pip install 'sparsesnn\[mpi\]'"):
         find_launcher("auto", {"PATH": str(tmp_path)})
     fake_launcher(tmp_path, "mpirun", "HYDRA build details")
-    assert find_launcher("auto", {"PATH": ""}).kind == "mpich"  # the one beside Python
+    assert find_launcher("auto", {"PATH": ""}).kind == "mpich"  # the one next to Python
     with pytest.raises(ConfigError, match="found no mpirun of openmpi"):
         find_launcher("openmpi", {"PATH": ""})
     with pytest.raises(ConfigError, match="there is no poprun on PATH; source the enable script"):
@@ -557,7 +557,7 @@ def poprun(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_poprun_trains_its_replicas(tmp_path: Path) -> None:
-    """One instance: the weights of as many replicas without PopRun, which those of one are not."""
+    """One instance: the weights are those of four replicas without PopRun, and not those of one."""
     words = ["train", "--config", str(tmp_path / "run.toml"), "--backend", "ipu-model", "--quiet", "--json"]
     done = poprun(
         "--ranks", "1", "--num-replicas", "4", "--", *words, "--out", str(tmp_path / "poprun"), folder=tmp_path

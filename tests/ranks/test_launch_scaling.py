@@ -1,4 +1,4 @@
-"""Scaling: which points, what ranks measure, what is made of the rows; ranks are threads of this process, or mpirun's."""
+"""Scaling: the points, the measurements of ranks, tables and plots; ranks are threads of this process, or mpirun's."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_links_of_the_newest_series_are_known(tmp_path: Path, monkeypatch: pytes
         read_links(new)
 
 
-# ---- what is made of the rows ---------------------------------------------------------------------------------------
+# ---- tables, plots, files -------------------------------------------------------------------------------------------
 
 
 def rows_of(settings: Settings, step_ms: list[float]) -> list[dict[str, Any]]:
@@ -324,7 +324,7 @@ def test_dry_runs_are_told_from_measurements(tmp_path: Path) -> None:
     assert [words[1] for words in told] == ["measured", "dry", "measured", "dry"]  # in both tables
     assert "dry run: not measured" in text
     assert "as active as the layers of 2 ranks: 1.95 %" in text
-    assert text.endswith("--comm dry-run:2 --link 1,1")  # what was measured
+    assert text.endswith("--comm dry-run:2 --link 1,1")  # the measured links
     scaling.plot(settings, rows, [], tmp_path / "dry.png")
     scaling.plot(settings, rows[:2], [], tmp_path / "measured.png")
     assert (tmp_path / "dry.png").read_bytes() != (tmp_path / "measured.png").read_bytes()

@@ -50,7 +50,7 @@ def fates(n_ranks: int, end: Any, told: Any = lambda rank: True) -> list[Any]:
 
 
 def dies(line: Lifeline) -> None:
-    """Does what the kernel does for a process that is no more."""
+    """Closes the connection, as the kernel does when a process has ended."""
     assert line.line is not None
     line.over = True
     line.line.shutdown(socket.SHUT_RDWR)
@@ -58,7 +58,7 @@ def dies(line: Lifeline) -> None:
 
 @pytest.fixture
 def two_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks 0 and 1 share a host, the others another one: each with an address of its own, of this machine's loop."""
+    """Ranks 0 and 1 share a host, the others another one: each host has its own loopback address."""
 
     def addresses() -> list[str]:
         rank = int(threading.current_thread().name.rpartition("-")[2])
@@ -99,7 +99,7 @@ def test_what_all_ranks_say_is_said_once_and_names_none(capfd):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1], ids=str)
 def test_a_signal_to_every_process_leaves_the_watch_alive(number, capfd):
-    """As Slurm sends SIGTERM at a time limit. The ranks write their checkpoint; one that dies meanwhile is still heard."""
+    """As Slurm sends SIGTERM at a time limit. The ranks write their checkpoint; the death of one is still noticed."""
     signaled = threading.Barrier(3)
 
     def end(rank: int, line: Lifeline) -> None:
@@ -157,7 +157,7 @@ class TestTwoHosts:
 
     @pytest.mark.parametrize(("host", "failing"), [(0, 1), (0, 3), (1, 1), (1, 3)])
     def test_a_watch_that_is_killed(self, host, failing, capfd):
-        """The ranks go on. Those of the failing rank's host end together; others do where a process of theirs hears of it."""
+        """The ranks continue. Those of the failing rank's host end together; the others end if their host's process learns of it."""
         lost = threading.Barrier(5)
         watched = [rank for rank in range(5) if (rank >= 2) != host]
 
@@ -167,7 +167,7 @@ class TestTwoHosts:
             if rank not in watched:
                 line.listener.join(60)
             lost.wait(60)
-            time.sleep(0.2)  # the other host's process hears it too
+            time.sleep(0.2)  # the other host's process notices it too
             if rank == failing:
                 line.fail(2, "loss: is NaN")
 
@@ -188,7 +188,7 @@ class TestTwoHosts:
             codes: list[int] = []
             line = Lifeline(world, ends=codes.append)
             world.barrier()
-            if world.rank == 3:  # the others of that host are told all the same
+            if world.rank == 3:  # the others of that host are informed anyway
                 line.fail(2, "loss: is NaN")
             if world.rank >= 2:
                 line.listener.join(60)
@@ -200,13 +200,13 @@ class TestTwoHosts:
         with pytest.warns(UserWarning, match=r"^ranks 2, 3, 4 of 5 cannot reach .*, addresses 127.0.0.2\)") as said:
             assert [codes[:1] for codes in simulate(5, run)] == [[], [], [2], [2], [2]]
         assert len(said) == 1
-        assert tried == [["127.0.0.2"]]  # the secret goes to no address at which somebody on the own host may listen
+        assert tried == [["127.0.0.2"]]  # the secret goes to no address on this host, where another program may listen
         assert _said(capfd) == "sparsesnn: error: rank 3/5: loss: is NaN\n"
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_a_run_on_one_host_listens_on_its_loop(hosts, monkeypatch, request):
-    """And nobody listens once all ranks have come."""
+    """Once all ranks have connected, nothing listens."""
     if hosts == 2:
         request.getfixturevalue("two_hosts")
     started: list[tuple[str, int]] = []
@@ -237,7 +237,7 @@ def _answers(port: int) -> bool:
 
 
 class Watched:
-    """A `Watch` in a thread of this process, and what it is told."""
+    """A `Watch` in a thread of this process, and its connections."""
 
     def __init__(self, size: int = 2, listener: Any = None) -> None:
         self.secret, (door, self.open_door) = b"s" * 16, os.pipe()
@@ -276,7 +276,7 @@ class Watched:
 
 
 def is_hung_up(line: socket.socket) -> bool:
-    """Waits for what the other end does."""
+    """Whether the other end closes the connection."""
     try:
         return line.recv(1) == b""
     except ConnectionResetError:  # it had not read all
@@ -289,7 +289,7 @@ def leave(line: socket.socket) -> None:
 
 
 def test_strangers_are_not_heard(capfd):
-    """Somebody who does not know the secret can neither end the run nor take a rank's place."""
+    """A client that does not know the secret can neither end the run nor take a rank's place."""
     with Watched() as watched:
         good = watched.join(0)
         for hello in (
@@ -415,7 +415,7 @@ def test_without_a_connection_a_rank_speaks_for_itself(capfd, monkeypatch):
 
 
 def test_an_address_that_is_slow_is_not_given_up(monkeypatch, capfd):
-    """A connection that a rank tried and left is no rank that ended, whenever it is heard of."""
+    """A connection that a rank tried and left does not count as a rank that ended, whenever it closes."""
     monkeypatch.setattr(module, "MOMENT_S", 0.05)
     lines: queue.Queue[Any] = queue.Queue()
     watched = Watched(listener=socket.create_server(("", 0)))
@@ -432,7 +432,7 @@ def test_an_address_that_is_slow_is_not_given_up(monkeypatch, capfd):
             rank.join(60)
         chosen = [lines.get(timeout=60) for _ in range(2)]
         assert None not in chosen
-        time.sleep(0.3)  # what was left is heard of
+        time.sleep(0.3)  # the watch notices the connections that were left
         assert sorted(watched.watch.lines) == [0, 1]
         assert not watched.watch.failures
         for line in chosen:
@@ -441,7 +441,7 @@ def test_an_address_that_is_slow_is_not_given_up(monkeypatch, capfd):
 
 
 def test_no_address_that_answers(monkeypatch):
-    """One refuses; at the other somebody listens who never speaks."""
+    """One refuses; the other accepts but never answers."""
     monkeypatch.setattr(module, "CONNECT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         port = mute.getsockname()[1]

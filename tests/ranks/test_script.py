@@ -61,7 +61,7 @@ def test_plugins_of_srun(library: str, plugin: str | None) -> None:
 
 @pytest.fixture
 def script(tmp_path: Path) -> str:
-    """Prints its arguments, after it did what the first one says."""
+    """Runs its first argument, then prints the others."""
     path = tmp_path / "mine.py"
     path.write_text("import sys\nexec(sys.argv[1])\nprint(__name__, sys.argv[2:], sys.path[0])\n")
     return str(path)

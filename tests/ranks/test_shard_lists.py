@@ -12,7 +12,7 @@ from sparsesnn.errors import ShapeError, SpikeListError
 
 
 def lists_of(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Offsets, ids and numbers of spikes of lists from [lists, N]: 2 where a neuron fired, 1 where it nearly did."""
+    """Offsets, ids and numbers of spikes of lists from [lists, N]: 2 for neurons that fired, 1 for those that nearly did."""
     ids = [np.concatenate([np.flatnonzero(row == 2), np.flatnonzero(row == 1)]) for row in kinds]
     offsets = np.cumsum([0, *(len(one) for one in ids)])
     return offsets, np.concatenate(ids), (kinds == 2).sum(1).astype(np.int32)
@@ -136,7 +136,7 @@ def test_sorted_messages_must_fit() -> None:
     for wrong in ((-1, 16, 1), (0, 7, 1), (0, 16, 0)):
         with pytest.raises(ShapeError, match="order: give a delay"):
             _core.OwnEvents(lists, 8, 2, wrong)
-    with pytest.raises(ShapeError, match="2 lists are no steps of 4 samples"):
+    with pytest.raises(ShapeError, match="2 lists are .*steps of 4 samples"):
         _core.OwnEvents(lists, 8, 4, order)
     with pytest.raises(SpikeListError, match="OwnEvents"):
         _core.OwnEvents(lists, 2, 2, order)

@@ -155,7 +155,7 @@ def test_axonal_delays(name, grid):
 @pytest.mark.parametrize("delay", [1, 2, 4, 13])
 @pytest.mark.parametrize("capacity", [None, 9])
 def test_spikes_travel_once_in_a_delay(delay, capacity):
-    """13 steps in slabs of the delay, in two halves of the samples, there and back; the last slab's spikes nobody hears."""
+    """13 steps in slabs of the delay, in two halves of the samples, there and back; the last slab's spikes reach no neuron."""
     hidden = LIF(100, capacity=capacity)
     loop, none = Connection("b", "b", delay), Connection("a", "b")
     populations = {"a": Input(30), "b": hidden, "d": LI(10)}

@@ -1,4 +1,4 @@
-"""The convergence benchmark: intervals, variants, the files it leaves, and that it goes on where it stopped."""
+"""The convergence benchmark: intervals, variants, its files, and resuming where it stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of loading races what it says, and refuses to race different things; speed itself is no matter of tests."""
+"""The loading benchmark races equal results, and refuses to race different ones; speed itself is not tested."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_images_and_their_pooling(folder: Path, tmp_path: Path) -> None:
 
 
 def test_worker_processes(folder: Path, tmp_path: Path) -> None:
-    """In a process of its own: this one has threads, which Python does not like to fork."""
+    """In a separate process: this one has threads, which Python does not like to fork."""
     command = [sys.executable, "-m", "studies", "loading", "shd", "--data", str(folder), "--cache"]
     more = [str(tmp_path), "--workers", "2", "--rounds", "1", "--hidden", "none", "--json"]
     benchmarks = Path(__file__).parents[2] / "benchmarks"

@@ -39,7 +39,7 @@ def total(found: list[Stream], phase: str) -> float:
 
 def test_bytes_of_a_feed_forward_step() -> None:
     found, n_input, n_spikes, n_listed = streams_of("30-20-10")
-    assert n_spikes < n_listed, "near-spikes are part of what is counted"
+    assert n_spikes < n_listed, "near-spikes are counted too"
     assert total(found, "deliver") == 4 * (20 * n_input + 10 * n_spikes)
     assert total(found, "step") == 8 * 7 * 3 * (20 + 10)
     events = 4 * (20 * n_input + 10 * n_listed)  # the input's values need no gradient, the hidden ones do

@@ -53,7 +53,7 @@ def test_the_average_is_evaluated_and_saved(tmp_path: Path, backend: str) -> Non
     config = make_config(train={"backend": backend})
     result = train(config, out=tmp_path / "ema")
     plain = train(config.with_values({"optim": {"ema": 0.0}}), out=tmp_path / "plain")
-    assert result.weights_sha256 == plain.weights_sha256, "learning goes on with the weights themselves"
+    assert result.weights_sha256 == plain.weights_sha256, "training continues with the weights themselves"
     best = evaluate_run(tmp_path / "ema")
     assert (best["epoch"], best["accuracy"], best["loss"]) == (
         result.best_epoch,
@@ -75,7 +75,7 @@ def test_pictures_and_the_best_epoch_have_the_average(tmp_path: Path, monkeypatc
 
 
 def test_a_run_ends_where_validation_gets_no_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Validation is best after epoch 2; with patience 3 the run ends after epoch 5, also when asked to go on."""
+    """Validation is best after epoch 2; with patience 3 the run ends after epoch 5, also when it is resumed."""
     accuracies = iter([0.5, 0.7, 0.6, 0.7, 0.1, 0.9, 0.9])
 
     def note(progress: Any, accuracy: float, loss: float) -> bool:
@@ -149,7 +149,7 @@ def test_groups_have_their_rate_and_decay() -> None:
             "output.hidden->output": (0.0, 0.25),
         }
     with pytest.raises(
-        ConfigError, match="optim.lr_factors: 'neuron' is no group; allowed: weights, recurrent, readout"
+        ConfigError, match="optim.lr_factors: 'neuron' is not a group; allowed: weights, recurrent, readout"
     ):
         make_config(optim={"lr_factors": {"neuron": 0.5}})
 

@@ -143,7 +143,7 @@ def test_a_checkpoint_is_written_while_its_trainer_goes_on(
     monkeypatch.setattr("sparsesnn.train.checkpoint.write_atomically", write_slowly)
     begin(store, 2, seed=1)
     assert not store.is_written
-    assert store.read() == made  # killed here the run goes on from the older one
+    assert store.read() == made  # a run killed here resumes from the older one
     disk.set()
     later = store.end()
     assert store.is_written
@@ -414,7 +414,7 @@ def test_a_run_of_version_0_1_is_read(tmp_path: Path) -> None:
     restore_optimizer(model, optimizer, tensors, updates.state_keys, "here")
     assert weights_sha256(model) == wanted["weights_sha256"]
     assert all(optimizer.state[p]["exp_avg"].shape == p.shape for p in model.parameters())
-    other = Model(network, seed=6)  # what a user kept by torch.save
+    other = Model(network, seed=6)  # as from a user's torch.save
     other.load_state_dict({k.removeprefix("model/"): t for k, t in tensors.items() if k.startswith("model/")})
     assert weights_sha256(other) == wanted["weights_sha256"]
 

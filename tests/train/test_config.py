@@ -418,7 +418,7 @@ def test_neurons_begin_with_parameters_of_their_own() -> None:
     assert sorted(-10 / math.log(beta) for beta in first.beta) == pytest.approx([11, 13, 15, 17, 19])
     assert sorted(-10 / math.log(beta) for beta in second.beta) == pytest.approx([11.25, 13.75, 16.25, 18.75])
     order = [sorted(x).index(x[0]) for x in (first.a, first.beta, first.rho)]
-    assert [first.a[k] for k in range(5)] != sorted(first.a), "in an order of its own"
+    assert [first.a[k] for k in range(5)] != sorted(first.a), "each parameter has its own order"
     assert len({tuple(sorted(range(5), key=x.__getitem__)) for x in (first.a, first.beta, first.rho)}) == 3, order
     assert isinstance(network.populations["output"].beta, float)
 

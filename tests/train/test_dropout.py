@@ -1,4 +1,4 @@
-"""Dropout: which spikes are heard, gradients against the reference of dense masks, and evaluation with smaller weights."""
+"""Dropout: which spikes are dropped, gradients against the reference with dense masks, and evaluation with smaller weights."""
 
 from __future__ import annotations
 
@@ -136,5 +136,5 @@ def test_backends_without_dropout_refuse_it() -> None:
     from sparsesnn.engines.ipu.engine import IpuEngine
 
     training = Training(n_classes=3, decoding="mean", dropout=Dropout(neurons=0.25))
-    with pytest.raises(ConfigError, match="dropout: is Dropout.neurons=0.25.*backend 'ipu-model' does not do"):
+    with pytest.raises(ConfigError, match="dropout: is Dropout.neurons=0.25.*backend 'ipu-model' does not support"):
         IpuEngine.check("ipu-model", parse_net("5-4-3"), training)

@@ -1,4 +1,4 @@
-"""Engines: one interface, one step, the same answers; what an engine does not support it refuses by name."""
+"""Engines: one interface, one step, the same answers; an engine refuses unsupported options by name."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_clipping_scales_all_gradients_to_the_norm(name: str) -> None:
     assert norm_with(0.0) == pytest.approx(0.5)
 
 
-# ---- what an engine does not support --------------------------------------------------------------------------------
+# ---- unsupported options and networks --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

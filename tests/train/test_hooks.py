@@ -67,7 +67,7 @@ def test_only_the_first_rank_calls(tmp_path: Path) -> None:
 
 
 class Kept:
-    """A logger that keeps what it is given."""
+    """A logger that keeps its records."""
 
     made: ClassVar[list[Kept]] = []
 
@@ -130,7 +130,7 @@ def test_a_logger_that_raises_does_not_end_the_run(
 
 
 def test_a_package_of_the_current_folder_is_not_installed(tmp_path: Path) -> None:
-    """`python -m` searches the current folder first, where a sender's files may lie."""
+    """`python -m` searches the current folder first, which may hold a stranger's files."""
     (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
     (tmp_path / "evil-1.0.dist-info").mkdir()
     (tmp_path / "evil-1.0.dist-info" / "METADATA").write_text("Name: evil\nVersion: 1.0\n")
@@ -149,7 +149,7 @@ def test_a_logger_that_nobody_offers(offered: list[Kept], tmp_path: Path) -> Non
 
 
 def test_the_example_loggers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With stand-ins for wandb and mlflow, which take what the real ones take."""
+    """With stand-ins for wandb and mlflow, which take the arguments of the real ones."""
     said: list[tuple[Any, ...]] = []
 
     class Run:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def python(*arguments: str) -> str:
-    """What a program prints; in a process of its own, whose warnings are Lightning's."""
+    """The output of a program, in a separate process, whose warnings are Lightning's."""
     environment = {**os.environ, "SPARSESNN_THREADS": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, timeout=600, env=environment, check=False

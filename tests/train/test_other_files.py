@@ -1,4 +1,4 @@
-"""Parts and files beside those that a network learned from: classes go by their names, steps stay as they were."""
+"""Other parts and files than those that trained a network: classes are matched by name, steps stay as they were."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNITS = {"a": 0, "b": 4, "c": 8}
 
 
 def events(names: str, *, n: int = 12, seed: int = 0, last_ms: float = 100.0) -> dict[str, np.ndarray]:
-    """Samples of the classes in turn, each of which fires units of its own; the last event is at `last_ms`, of unit 11."""
+    """Samples of the classes in turn, each class with its own units; the last event is at `last_ms`, of unit 11."""
     rng = np.random.default_rng(seed)
     label = np.array([names[k % len(names)] for k in range(n * len(names))])
     sample = np.repeat(np.arange(label.size), 30)
@@ -50,7 +50,7 @@ def test_classes_of_another_file_go_by_their_names(run: Path) -> None:
     np.savez(run.parent / "bc.npz", **events("bc", seed=1))
     assert evaluate_run(run, data_dir=run.parent / "bc.npz", split="train")["accuracy"] > 0.9
     np.savez(run.parent / "numbers.npz", **{**events("abc"), "label": np.arange(36) % 3})
-    evaluate_run(run, data_dir=run.parent / "numbers.npz", split="train")  # numbers are what they are
+    evaluate_run(run, data_dir=run.parent / "numbers.npz", split="train")  # numbers are not matched by name
     strange = {**events("bc"), "label": np.array(["b", "d"] * 12)}
     np.savez(run.parent / "bd.npz", **strange)
     with pytest.raises(DataError, match="has the class 'd'; training had a, b, c"):

@@ -1,4 +1,4 @@
-"""The three pictures: they exist, are pictures, and show what they should."""
+"""The three pictures: they exist, are pictures, and show the right numbers."""
 
 from __future__ import annotations
 

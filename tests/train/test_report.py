@@ -1,4 +1,4 @@
-"""What a person sees: a bar in a terminal, lines elsewhere, nothing when quiet."""
+"""The report on the screen: a bar in a terminal, lines elsewhere, nothing when quiet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run leaves for TensorBoard, as TensorBoard itself reads it."""
+"""A run's files for TensorBoard, as TensorBoard itself reads them."""
 
 from __future__ import annotations
 

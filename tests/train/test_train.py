@@ -1,4 +1,4 @@
-"""The loop: a run and its result, choosing by validation, stopping, going on, and being killed."""
+"""The loop: a run and its result, choosing by validation, stopping, resuming, and being killed."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def test_missing_matplotlib_is_said_and_does_not_end_the_run(tmp_path: Path, mon
     assert any(r"pip install 'sparsesnn[plot]'" in line for line in report.lines)
 
 
-# ---- what goes wrong ----------------------------------------------------------------------------------------------
+# ---- failures -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -439,7 +439,7 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
         train(make_config(), out=tmp_path)
 
 
-# ---- stopping and going on ---------------------------------------------------------------------------------------
+# ---- stopping and resuming ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -483,7 +483,7 @@ def undisturbed(
     ],
 )
 def test_stopping_after_any_batch_changes_nothing(tmp_path: Path, optimizer: str, changes: dict[str, Any]) -> None:
-    """Every batch of the run, over and over: stop after one more batch and go on."""
+    """Every batch of the run, over and over: stop after one more batch and resume."""
     config = make_config(optim={"name": optimizer}, train={"epochs": 2}).with_values(changes)
     whole = train(config, out=tmp_path / "whole")
     batches = math.floor if config.train.drop_last else math.ceil
@@ -670,7 +670,7 @@ def test_killed_at_random_moments_a_run_ends_with_the_same_bits(tmp_path: Path) 
     assert without_times(out) == without_times(tmp_path / "whole")
     assert (result.best_epoch, result.test_accuracy) == (whole.best_epoch, whole.test_accuracy)
     tensor_files = [p.name for p in out.iterdir() if p.suffix == ".safetensors"]
-    assert len(tensor_files) == 2, "what a killed process left behind is removed"
+    assert len(tensor_files) == 2, "the remains of a killed process are removed"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Training networks with convolutions: the shape comes from the data; runs stop, go on and are evaluated as all others."""
+"""Training networks with convolutions: the shape comes from the data; runs stop, resume and are evaluated like all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine in a file of its own: the reference (`sparsesnn/reference.py`) behind the interface of all engines.
+"""An engine in a separate file: the reference (`sparsesnn/reference.py`) behind the interface of all engines.
 
 `test_toy_engine.py` installs it as another package would, by an entry point, and trains with it.
 """
@@ -68,7 +68,7 @@ class _Run(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class ToyOptions:
-    """What the engine reads."""
+    """The engine's options."""
 
     decimals: int = option(8, "of gradients in the toy engine", low=0, high=8, flag="decimals", metavar="N")
 

@@ -14,7 +14,7 @@ void register_dense(nanobind::module_& m);      // dense_bindings.cpp: the neuro
 }  // namespace sparsesnn
 
 NB_MODULE(_core, m) {
-  // A graph that is alive when Python ends (a loss in a notebook, say) still holds its layers; that is no leak.
+  // A graph that is alive when Python ends (a loss in a notebook, say) still holds its layers; that is not a leak.
   nanobind::set_leak_warnings(false);
   m.doc() = "The compiled engine of sparsesnn; use it through the sparsesnn package.";
   sparsesnn::register_build(m);

@@ -28,7 +28,7 @@ void adam(const std::vector<Update>& parameters, double lr, double beta1, double
   for (const auto& [weight, first, second, n_steps, gradient] : parameters)
     if (first.size() != weight.size() || second.size() != weight.size() || gradient.size() != weight.size() ||
         n_steps.size() != 1)
-      throw std::invalid_argument("adam: weight, moments and gradient differ in size, or steps are no single number");
+      throw std::invalid_argument("adam: weight, moments and gradient differ in size, or steps is not one number");
   std::vector<AdamUpdate> updates;
   for (const auto& [weight, first, second, n_steps, gradient] : parameters) {
     const double step = *n_steps.data() += 1.0f;

@@ -106,9 +106,9 @@ class PyRun {
   bool is_graded() const { return lists_ && lists_->values; }
   std::size_t n_steps() const { return n_steps_; }
   bool is_of_layer() const { return spec_.shape != nullptr; }
-  // Null of a layer.
+  // Null for a layer.
   const Transformed* transformed() const { return transformed_.get(); }
-  // Of this rank's neurons; null: it has none.
+  // The run of this rank's neurons; null: it has none.
   PyRun* own_run() { return is_whole_ ? own_run_.get() : this; }
 
   nb::object call() const { return call_; }

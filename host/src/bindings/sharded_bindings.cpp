@@ -57,8 +57,8 @@ nb::object message_of_shard(const PyLists& lists, std::uint32_t n_neurons,
 // The number of steps of n_lists lists.
 int steps_of(std::size_t n_lists, int n_samples) {
   if (n_samples < 0 || (n_samples ? n_lists % static_cast<std::size_t>(n_samples) : n_lists))
-    throw InputError("ShapeError",
-                     std::to_string(n_lists) + " lists are no steps of " + std::to_string(n_samples) + " samples");
+    throw InputError("ShapeError", std::to_string(n_lists) + " lists are not whole steps of " +
+                                       std::to_string(n_samples) + " samples");
   return n_samples ? static_cast<int>(n_lists / static_cast<std::size_t>(n_samples)) : 0;
 }
 

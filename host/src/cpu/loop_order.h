@@ -1,5 +1,5 @@
 // In which order a layer's passes go through tiles, samples and steps. All policies give the same bits; these functions
-// alone choose among them. ARCHITECTURE.md says what each brings.
+// alone choose among them. ARCHITECTURE.md lists the gain of each.
 #pragma once
 
 #include <vector>

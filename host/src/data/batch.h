@@ -33,7 +33,7 @@ struct AugmentSpec {
   std::int64_t time_shift = 0, channel_shift = 0, channel_mask = 0, spatial_shift = 0, rotation = 0;
   int width = 0, height = 0;          // of the sensor; 0 if there is none
   const double* quantiles = nullptr;  // [4096], of the normal distribution
-  // [2 rotation + 1, width height], where a pixel goes: y << 16 | x, -1 outside
+  // [2 rotation + 1, width height], the destination of a pixel: y << 16 | x, -1 outside
   std::vector<std::int32_t> rotated;
   std::vector<std::int64_t> partners;  // partners for mixing
   // partners for blending, class by class: those for sample s are [spans[2 s], spans[2 s + 1])

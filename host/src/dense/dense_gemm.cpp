@@ -151,7 +151,7 @@ void pack_by_step(const Product<A>& p, int row, int rows, int first, int depth, 
   }
 }
 
-// One panel: `rows` rows of b from `first`, columns from `column`, of which `there` exist.
+// One panel: `rows` rows of b from `first`, columns from `column`; `there` of them exist.
 void pack_panel(const float* b, bool transposed, int depth, int width, int first, int rows, int column, int panel_width,
                 float* out) {
   const int there = std::min(panel_width, width - column);

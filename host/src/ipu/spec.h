@@ -59,7 +59,7 @@ struct Population {
   unsigned kept = 0;       // see `States` in codelets/ipu/vertex.h
   unsigned operations = 0, d_operations = 0;  // see StateShard in codelets/ipu/records.h; of a step, of its adjoint
   std::vector<float> entries;                 // [rows, n]: those of the shape, then θ_grad if it fires
-  // The entries that depend on trained parameters. Then, in a program of its own: all parameters of the model, the
+  // The entries that depend on trained parameters. Then, in a stand-alone program: all parameters of the model, the
   // entries computed from them, and the gradients of the trained ones from those of the entries.
   std::vector<EntryTerm> terms;
   std::vector<Parameter> parameters;

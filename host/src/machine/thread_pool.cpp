@@ -153,7 +153,7 @@ class Team {
     return static_cast<std::uint32_t>(static_cast<std::int64_t>(n_items) * run / n_threads_);
   }
 
-  // Takes and runs items of the current job until none is left, those of its own run first.
+  // Takes and runs items of the current job until none is left, first those of its own run.
   void work(int worker) {
     int n_done = 0;
     for (int k = 0; k < n_threads_; ++k) n_done += work_on((worker + k) % n_threads_, worker);

@@ -1,6 +1,6 @@
 // A layer whose neurons live on several ranks: the requests of its passes to the other ranks.
 //
-// A shard is a run of whole tiles. Its passes are those of a layer of its own neurons, with all sources whole, except
+// A shard is a run of whole tiles. Its passes are those of a layer with the shard's neurons and all sources, except
 // for three results that depend on the whole population, and that must be the same as in one process:
 //   - a capacity, applied to all candidates: ranks exchange their counts;
 //   - the current from the population's own spikes, step by step: ranks exchange the ids that fired;

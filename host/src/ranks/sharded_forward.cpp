@@ -52,7 +52,7 @@ void count_and_select(const Kernels& kernels, const ForwardPass& pass, Exchange&
 // In a recurrent layer spikes are exchanged once per slab, a number of steps equal to the shortest delay of its loops:
 // they arrive no earlier. A message holds the ids that fired, then, for each step and sample, the number of neurons
 // that fired (and nearly fired, with a capacity). A capacity is applied once the messages have arrived: from the counts
-// every rank knows which of its own candidates are kept, and which of the others' spikes. Two kinds of lists are
+// every rank knows which of its candidates are kept, and which of the others' spikes. Two kinds of lists are
 // selected before they are sent: those of fixed activity, because they hold silent neurons too, and those whose next
 // step differentiates through the kept spikes.
 template <class Id>

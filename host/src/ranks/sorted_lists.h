@@ -1,6 +1,6 @@
 // Lists of a population over several ranks, sorted by sender for the layers that read them.
 //
-// Each rank sorts the lists of its own neurons, once, and sends the rows of the events along with the lists; its
+// Each rank sorts its own neurons' lists, once, and sends the rows of the events along with the lists; its
 // readers put the parts of all ranks together. Gradients of list values are sent back in the order of these events, and
 // only their owner knows which list an event belongs to.
 #pragma once

@@ -15,7 +15,7 @@ std::vector<Leaf> make_leaves(int n_samples, std::uint64_t first_sample, int n_b
   } else if (n_samples) {
     if (first_sample % group_samples || first_sample + n_samples > static_cast<std::uint64_t>(n_batch))
       throw InputError("ShapeError", "backward: " + std::to_string(n_samples) + " samples from " +
-                                         std::to_string(first_sample) + " on are no groups of " +
+                                         std::to_string(first_sample) + " on are not whole groups of " +
                                          std::to_string(group_samples) + " of a batch of " + std::to_string(n_batch));
     const int before = static_cast<int>(first_sample / group_samples);
     for (const Branch& branch : find_branches(count_groups(n_batch), {before, before + n_groups}))

@@ -22,7 +22,7 @@ class Spec:
 
     Args:
         model: the class of neurons here.
-        options: its arguments that are no numbers per neuron.
+        options: its arguments that are not numbers per neuron.
         tensors: returns its parameters by name, [] or one per neuron, differentiable functions of the module's own.
         ports: the meaning of each tensor of the module's output: "spikes"; "v", our potential before the reset; "state": anything else.
         layout: see `LAYOUTS`.

@@ -251,8 +251,8 @@ class Chain:
         Args:
             inputs: `_core.Lists`, or the `_core.Run` of another chain.
             given: by sender, currents float32[T, B, N], or [B, N] for all steps.
-            past: states of the layers, of a chain that continues a sequence.
-            heard: of dropout, if the chain has it.
+            past: states of the layers, if the chain continues a sequence.
+            heard: the spikes that dropout keeps, if the chain has dropout.
             hidden: nothing writes to the inputs before the backward pass.
             potentials: the layer that fires whose potentials are an output too; empty: none.
         """

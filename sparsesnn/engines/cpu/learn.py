@@ -97,7 +97,7 @@ def learn(
     d_out = [arrived.get(node.layer) if node.transform is None else None for node in chain.nodes]
 
     def take(k: int, gradients: list[np.ndarray]) -> None:
-        """Adds gradients. While sums over replicas travel, the backward pass goes on with earlier layers."""
+        """Adds gradients. While sums over replicas travel, the backward pass continues with earlier layers."""
         learnt = chain.nodes[k].learnt
         if chain.part is None and chain.nodes[k].transform is None:
             _add_gradients(learnt.values(), gradients)

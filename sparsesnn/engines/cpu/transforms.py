@@ -58,7 +58,7 @@ class Call:
     Args:
         n_samples: B.
         past: states of the populations before the call.
-        heard: of dropout.
+        heard: the spikes that dropout keeps; None: all.
     """
 
     n_samples: int
@@ -71,7 +71,7 @@ class Made:
     """A transform of a chain.
 
     Args:
-        core: what the engine runs.
+        core: the engine's transform.
         kind: its name.
         learns: names of the layer's tensors that are its parameters: one at most.
         setting: makes its setting for a pass.

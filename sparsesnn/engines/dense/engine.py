@@ -41,8 +41,8 @@ class DenseOptions:
     device: str = option("cpu", DEVICE_HELP, flag="device", metavar="NAME")
     precision: str = option(
         "float32",
-        "of the products of dense: float32, tf32 (on cuda: float32 rounded to 10 bits of mantissa) or bfloat16; state, weights that learn "
-        "and evaluation stay float32",
+        "for the products of dense: float32, tf32 (on cuda: float32 rounded to 10 bits of mantissa) or bfloat16; state, "
+        "trained weights and evaluation stay float32",
         flag="precision",
         metavar="P",
     )

@@ -148,8 +148,8 @@ def _call(layer: Layer, sources: Sequence[LayerOutput | DenseSpikes | Currents],
             )
         if isinstance(before, Tensor) and len(before) < longest:
             raise ShapeError(
-                f"{type(population).__name__}: the state's history has {count(len(before), 'step')}; this layer hears itself "
-                f"{longest} steps later; pass the state that this layer returned"
+                f"{type(population).__name__}: the state's history has {count(len(before), 'step')}; this layer receives its "
+                f"own spikes {longest} steps later; pass the state that this layer returned"
             )
         past = before[len(before) - longest :] if isinstance(before, Tensor) else [None] * longest
         if any(c.axonal for c in layer.loops):  # part of a spike may arrive one step after the longest delay

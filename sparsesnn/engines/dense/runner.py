@@ -21,7 +21,7 @@ class DenseRunner(Runner):
 
     @property
     def is_traceable(self) -> bool:
-        return self.options.dense_mode in ("step", "hoist")  # the fused loop is no operation of PyTorch
+        return self.options.dense_mode in ("step", "hoist")  # the fused loop is not an operation of PyTorch
 
     def read(self, model: Any, spikes: Any) -> Tensor | DenseSpikes | Currents:
         if isinstance(spikes, (DenseSpikes, Currents)):

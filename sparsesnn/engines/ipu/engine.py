@@ -58,8 +58,8 @@ class IpuOptions:
     )
     keep_every: int = option(
         1,
-        "of the IPU: potentials are kept of so many steps at a time and computed again for the others: less memory per tile, "
-        "more cycles, the same numbers; about the root of the steps needs least",
+        "IPU: keep the potentials of this many steps at a time and recompute the others: less memory per tile, more cycles, "
+        "the same numbers; about the square root of the number of steps needs the least memory",
         low=1,
         high=1_000_000,
         free=True,
@@ -110,27 +110,27 @@ class IpuEngine(TorchEngine):
         native_module(name)
         if not training.task.is_plain:
             raise ConfigError(
-                f"backend {name!r} trains a class per sample, but the task of this data is: {training.task}; take backend cpu or dense"
+                f"backend {name!r} trains a class per sample, but the task of this data is: {training.task}; use backend cpu or dense"
             )
         check_network(network, training.decoding)
         if training.class_weights is not None:
             raise ConfigError(
-                f"loss.class_weights: is 'balanced', which backend {name!r} does not do; set it to 'none', or take backend cpu or dense"
+                f"loss.class_weights: is 'balanced', which backend {name!r} does not support; set it to 'none', or use backend cpu or dense"
             )
         if training.graded:
             raise ConfigError(
-                f"data.duplicates, or data.encoding: gives spikes values, but the lists of backend {name!r} say only who fired; give "
-                "duplicates = 'binary' or encoding = 'latency', or take backend cpu or dense"
+                f"data.duplicates, or data.encoding: gives spikes values, but the lists of backend {name!r} hold only ids; give "
+                "duplicates = 'binary' or encoding = 'latency', or use backend cpu or dense"
             )
         if training.dropout.heard < 1:
             raise ConfigError(
-                f"dropout: is {training.dropout}, which backend {name!r} does not do; remove it, or take backend cpu or dense"
+                f"dropout: is {training.dropout}, which backend {name!r} does not support; remove it, or use backend cpu or dense"
             )
         updates = training.updates
         for what in ("lr_factors", "weight_decays", "ema"):
             if getattr(updates, what):
                 raise ConfigError(
-                    f"optim.{what}: is {getattr(updates, what)!r}, which backend {name!r} does not do; remove it, or take "
+                    f"optim.{what}: is {getattr(updates, what)!r}, which backend {name!r} does not support; remove it, or use "
                     "backend cpu or dense"
                 )
 
@@ -191,7 +191,7 @@ class IpuEngine(TorchEngine):
         self._reported_drops = True
         slots = ", ".join(f"{name} {dropped[name]:,} ({self.capacity[name]:,} slots)" for name in full)
         return (
-            f"spikes or near-spikes that found no slot in their list were dropped: {slots}; activity has risen since the "
+            f"spikes or near-spikes that did not fit into their list were dropped: {slots}; activity has risen since the "
             "lists were measured: give --set net.capacity=K with more slots, or 0 for all neurons"
         )
 

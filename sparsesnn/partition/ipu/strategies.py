@@ -2,13 +2,13 @@
 
 All neurons of a population cost the same, so a plan is determined by one number per population, its neurons a tile, and
 "the fullest tile is as empty as possible" has an exact solution: the least level at which the shards that fit below it
-need no more tiles than there are.
+need no more tiles than the device has.
 
 | strategy | sizes |
 |---|---|
 | even | one number for all populations, the smallest that fits |
-| bytes | the fullest tile holds as few bytes as possible |
-| work | the slowest tile computes as few cycles as possible: fan-in × expected activity × neurons, in the cost model |
+| bytes | the fewest bytes on the fullest tile |
+| work | the fewest cycles on the slowest tile: fan-in × expected activity × neurons, in the cost model |
 | search | from the best of these, local search: neurons move from slow populations' tiles to fast ones' while the sum of the supersteps, each at its slowest tile, decreases |
 """
 
