@@ -77,7 +77,7 @@ class ChainPass:
         return currents + [inputs[at] if at < n_inputs else self.lists_at(at - n_inputs) for at in node.sources]
 
     def state(self, name: str, sent: SpikeBatch | None) -> LayerState:
-        """The state that the pass leaves; `sent`: the layer's lists, None of a readout."""
+        """The state that the pass leaves; `sent`: the layer's lists, None for a readout."""
         layer, before = self.chain.layers[name], self.past.get(name)
         if layer.part:
             return LayerState()
