@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
 #: messages of at least this many bytes are in memory that the engine keeps, and the engine polls them while they travel; MPIs send
-#: smaller ones in one go
+#: smaller ones at once
 LARGE = 1 << 16
 
 

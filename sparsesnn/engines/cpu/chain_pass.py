@@ -241,7 +241,7 @@ class SparsesnnLayer(torch.autograd.Function):  # profilers show the name
     @first_order("a layer of the backend 'cpu'")
     def backward(ctx: Any, d_out: Tensor, d_potentials: Tensor | None = None) -> tuple[Any, ...]:
         this, k = ctx.this, ctx.k
-        _ = ctx.saved_tensors  # PyTorch checks whether one was changed since; the engine reads them where they lie
+        _ = ctx.saved_tensors  # PyTorch checks whether one was changed since; the engine reads them in place
         node = this.chain.nodes[k]
         n_sources, given = len(node.sources), int(bool(node.given))
         wanted = list(ctx.needs_input_grad[2 : 2 + n_sources + given])
