@@ -8,7 +8,7 @@
 // A, R: S×S; r, f, B, c: S. Each entry is a number per neuron, or absent.
 //
 // In order, rows are computed from last to first, and an entry of A right of the diagonal reads the new state; R, and
-// all rows otherwise, read the states before the step. A reset is r and R; f is what else a spike does. The step reads
+// all rows otherwise, read the states before the step. A reset is r and R; f is a spike's other effects. The step reads
 // u = r + f. A row is a sum in this order:
 //
 //   A[r][r]·z[r]  +  [s]·(R[r][0]·x + … + u[r])  +  A[r][k]·z[k], k ≠ r ascending  +  B[r]·i  +  c[r]
@@ -41,7 +41,7 @@ namespace sparsesnn::SPARSESNN_ISA {
 enum class Rows { in_order, at_once, either };
 enum class Role { fires, reads_out, either };
 
-// A listed neuron at one step, or one that fired and found no slot (q = σ' = 0).
+// A listed neuron at one step, or one that fired and was dropped (q = σ' = 0).
 template <class F>
 struct At {
   Fired<F> s;

@@ -52,7 +52,7 @@ _LARGE = 64 << 20
 
 @dataclass(frozen=True)
 class Column:
-    """An array, flat but for labels of steps and values, that is read in pieces.
+    """An array that is read in pieces; flat, except for labels of steps and values.
 
     Args:
         shape, dtype: of the whole array, from its header.
@@ -91,7 +91,7 @@ def blocks(columns: Columns, names: Sequence[str]) -> Iterator[tuple[slice, dict
 
 
 def room(n: int, dtype: Any) -> Array:
-    """An array to fill. A large one lies in an unnamed file, whose memory the system can reclaim.
+    """An array to fill. A large one is in an unnamed file, whose memory the system can reclaim.
 
     Raises:
         DataError: the disk is full.

@@ -129,7 +129,7 @@ def load_or_build(
 ) -> EventSet:
     """The set with these parameters, from the cache if it holds an intact copy, else made by `build` and cached.
 
-    If the cache cannot be written (no permission, disk full), this warns and returns the set all the same.
+    If the cache cannot be written (no permission, disk full), this warns and returns the set anyway.
 
     Args:
         parameters: everything that determines the content, JSON values; at least `name` and `split`.
@@ -182,7 +182,7 @@ def _kept(path: Path, key: str, check_content: bool, *, warns: bool) -> EventSet
         return None
     except (CacheError, OSError) as error:
         if warns:
-            _warn(f"{error}; doing so now" if isinstance(error, CacheError) else f"{error}; it is made again")
+            _warn(f"{error}; doing so now" if isinstance(error, CacheError) else f"{error}; it is rebuilt")
         return None
 
 

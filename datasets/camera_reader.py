@@ -31,7 +31,7 @@ CPU_SECONDS, CPU_BYTES = 120, 1_000_000
 
 
 def limit(n_bytes: int) -> None:
-    """Limits memory and CPU time to what decoding such a file can need, and writes no core file."""
+    """Limits memory and CPU time to the needs of decoding such a file, and disables core files."""
     with open("/proc/self/statm") as file:  # noqa: PTH123  pathlib is not loaded
         here = int(file.read().split()[0]) * resource.getpagesize()
     for kind, most in (

@@ -70,7 +70,7 @@ def count_classes(labels: Array, names: list[str], what: str) -> int:
     """The number of classes: the number of names, or the largest label plus one; 0 if labels are values.
 
     Raises:
-        DataError: labels that are negative (but for -1, no label, of steps), or too large for a readout.
+        DataError: labels that are negative (except -1 for a step without a label), or too large for a readout.
     """
     if labels.dtype.kind == "f":
         return 0

@@ -1,7 +1,7 @@
 """Direct encoding of data: each sample is numbers that the first layer reads unchanged at every step.
 
-A set of such data stores one list for each sample, n_spikes [n, 1], and counts in `values`; its description says for how many steps the
-list holds, and the number that a count of 1 stands for:
+A set of such data stores one list for each sample, n_spikes [n, 1], and counts in `values`; its description has the number of steps for
+which the list holds, and the number that a count of 1 stands for:
 
     description["direct"] = {"n_steps": 25, "unit": 1 / 255}         pixels 0 to 255 are the currents 0 to 1 of an input neuron
 

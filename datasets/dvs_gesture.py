@@ -2,7 +2,7 @@
 
 A. Amir et al., "A Low Power, Fully Event-Based Gesture Recognition System", CVPR 2017. License: CC BY 4.0.
 
-Sensor: 128 x 128 pixels, 2 polarities. Unit order: id = x + W·(y + H·p), with W = H = 128 or what pooling leaves; a frame
+Sensor: 128 x 128 pixels, 2 polarities. Unit order: id = x + W·(y + H·p), with W = H = 128, or fewer after pooling; a frame
 [p, y, x] row by row, as Tonic's `ToFrame` makes it.
 
 Tonic downloads one file per clip, user<NN>_<light>/<class>.npy, which holds [events, 4]: x, y, polarity and time in

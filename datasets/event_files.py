@@ -63,7 +63,7 @@ class EventFile:
 
     Args:
         path: the file.
-        sensor: width and height in pixels; None: the file does not say.
+        sensor: width and height in pixels; None: the file does not name it.
         wraps: wraps of the clock, undone so far.
         is_sorted: whether the blocks so far are in order of time.
     """
@@ -117,7 +117,7 @@ def is_event_file(path: Path) -> bool:
 
 
 def read_events(path: Path, time_unit: str = "") -> Events:
-    """All events of a file, in arrays that lie in temporary files; arguments and errors as `opened` and `EventFile.blocks`."""
+    """All events of a file, in arrays in temporary files; arguments and errors as `opened` and `EventFile.blocks`."""
     with ExitStack() as stack:
         columns = [arrays.Growing(dtype) for dtype in (np.float64, np.uint16, np.uint16, np.uint8)]
         for column in columns:

@@ -440,7 +440,7 @@ class EventSet:
     ) -> Array:
         """The labels of a batch; arguments as in `batch`.
 
-        Returns: int64[B], or float32[B, C], shares of classes, if `augment` mixes samples; of other tasks int64[T, B], float32[B, K] or
+        Returns: int64[B], or float32[B, C], shares of classes, if `augment` mixes samples; for other tasks int64[T, B], float32[B, K] or
             float32[T, B, K]. Labels of steps move with their steps.
         """
         chosen = self.checked(indices)

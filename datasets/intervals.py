@@ -20,7 +20,7 @@ from sparsesnn.errors import DataError
 from sparsesnn.options import number
 from sparsesnn.regular_file import MAX_TEXT_BYTES, check_regular
 
-#: what follows the name of a recording, without its ending
+#: the endings of a file of intervals, after the recording's name without its ending
 SUFFIXES = (".labels.csv", ".labels.txt")
 _HEADER = "start_s,stop_s,label (or start_us, start_ms)"
 

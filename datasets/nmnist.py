@@ -3,8 +3,8 @@
 G. Orchard, A. Jayawant, G. K. Cohen, N. Thakor, "Converting Static Image Datasets to Spiking Neuromorphic Datasets Using
 Saccades", Frontiers in Neuroscience 9:437, 2015. License: CC BY-SA 4.0.
 
-Sensor: 34 x 34 pixels, 2 polarities (0: darker, 1: brighter). Unit order: id = x + W·(y + H·p), with W = H = 34 or what
-pooling leaves; a frame [p, y, x] row by row, as Tonic's `ToFrame` makes it. A recording lasts about 0.31 s: three
+Sensor: 34 x 34 pixels, 2 polarities (0: darker, 1: brighter). Unit order: id = x + W·(y + H·p), with W = H = 34, or
+fewer after pooling; a frame [p, y, x] row by row, as Tonic's `ToFrame` makes it. A recording lasts about 0.31 s: three
 saccades of about 0.1 s, with quiet between them.
 
 A file holds 5 bytes per event: x, y, then polarity (top bit) and 23 bits of time in microseconds, big-endian. A y of

@@ -5,9 +5,9 @@ steps of 4 ms, two leads, each turned into events by level crossing: 4 channels,
 A step in which no wave was annotated (8 %) has no label.
 
 Files, in one folder: QTDB_train.mat (618 segments) and QTDB_test.mat (141), MATLAB 5 files with `x` [segments, 1301, 4], whose last step
-is no data, and `y` [segments, 1301, 6], a 1 for the class. They are part of https://github.com/AdaptiveAILab/brf-neurons
+is not data, and `y` [segments, 1301, 6], a 1 for the class. They are part of https://github.com/AdaptiveAILab/brf-neurons
 (experiments/ecg/data). Needs SciPy. The segments of one patient follow one another, so a validation part of neighboring
-segments, as in the recipe's `valid`, says more than a random one.
+segments, as in the recipe's `valid`, is a better measure than a random one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes in which native code decodes the files of others, where it may crash or hang."""
+"""Processes in which native code decodes untrusted files, where it may crash or hang."""
 
 from __future__ import annotations
 

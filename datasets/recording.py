@@ -73,7 +73,7 @@ class Recording:
         unread: names of ignored arrays.
         precision: of the times as given.
         wraps: of clocks.
-        sensor: width and height of the camera; None: the largest pixels say.
+        sensor: width and height of the camera; None: derived from the largest pixels.
         together: a group whose members are never divided between parts; "": none.
         problems, remarks: likely mistakes, and oddities that may be intended.
     """

@@ -6,8 +6,8 @@
 A line of two numbers before the events is the width and height of the sensor. Lines after # are comments.
 
 **The unit of the times** is us, ms or s, by the header (`t_us`, `t_ms`, `t_s`) or by the argument `time_unit`. Without either, times
-with a fourth decimal are seconds, and whole numbers that would span a day in milliseconds are microseconds. Anything else is not
-certain, and an error asks.
+with a fourth decimal are seconds, and whole numbers that would span a day in milliseconds are microseconds. Anything else is
+uncertain, and an error asks for the unit.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ A window has steps of a width and a stride; without one, each recording or inter
 | of the interval that holds it | `recording.labels.csv` next to the recording, or `labels` (see `intervals`) |
 | of its recording | the folder that holds it, `root/CLASS/recording.raw`, or `labels` |
 
-`root/train/CLASS/…` and `root/test/CLASS/…` are parts. Elsewhere parts are made of whole recordings: each sample is of the group
-`recording`, and the windows of one recording are never divided (`splits`), because they resemble one another.
+`root/train/CLASS/…` and `root/test/CLASS/…` are parts. Elsewhere parts are made of whole recordings: each sample belongs to a
+group `recording`, and the windows of one recording are never divided (`splits`), because they resemble one another.
 """
 
 from __future__ import annotations

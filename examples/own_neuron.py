@@ -20,7 +20,7 @@ import sparsesnn as ss
 class ALIF(ss.Neuron):
     """v ← β·v - (θ + k·a)·s + i,   a ← ρ·a + (1 - ρ)·s,   and a spike where v > θ + k·a.
 
-    The engine compares its first state with θ: that is x = v - k·a, the potential less what the threshold has risen.
+    The engine compares its first state with θ: that is x = v - k·a, the potential less the rise of the threshold.
     """
 
     beta: ss.PerNeuron = ss.parameter(0.9, "decay of the potential per step", low=0, high=1)

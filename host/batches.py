@@ -19,7 +19,7 @@ from sparsesnn.spikes import SpikeBatch
 
 Indices = npt.NDArray[np.int64]
 
-#: spikes and labels: int64[B], one class per sample, or float32[B, C], shares of classes, if samples are mixed; of other tasks see
+#: spikes and labels: int64[B], one class per sample, or float32[B, C], shares of classes, if samples are mixed; for other tasks see
 #: `sparsesnn.task.Task`
 Batch = tuple[SpikeBatch, Tensor]
 

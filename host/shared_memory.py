@@ -48,7 +48,7 @@ class HostMemory:
         self.is_shared = len(np.unique(first)) < comm.size
 
     def place(self, array: Array) -> int:
-        """The place at which others find a float32 array, which must lie in shared memory."""
+        """The place at which others find a float32 array, which must be in shared memory."""
         return int(_core.shared_place(array))
 
     def at(self, rank: int, place: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:

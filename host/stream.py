@@ -208,7 +208,7 @@ class Stream:
     def epoch(self, epoch: int, start_batch: int = 0) -> Generator[Batch, None, None]:
         """Iterates over `(spikes, labels)` of an epoch from batch `start_batch`.
 
-        Labels are int64[B], or float32[B, C], the share of each class, if the augmentation mixes samples; of other tasks see
+        Labels are int64[B], or float32[B, C], the share of each class, if the augmentation mixes samples; for other tasks see
         `sparsesnn.task.Task`. Closing the iterator, or dropping it before its end, ends the thread. An error in the thread is raised here.
         """
         if not 0 <= start_batch <= len(self):

@@ -33,7 +33,7 @@ def count_operations(model: Model, batches: SpikeBatch | Iterable[Any]) -> dict[
 
     Args:
         model: any model; it runs in evaluation, without gradients, and is left as it was.
-        batches: a `SpikeBatch`, or several; of a tuple such as (spikes, labels), the first entry. Of a network with
+        batches: a `SpikeBatch`, or several; from a tuple such as (spikes, labels), the first entry. For a network with
             `Input(currents=True)`: currents float32[T, B, N], which pass no synapses and cost no operation.
 
     Returns:

@@ -146,7 +146,7 @@ class Output:
     """The output of a network.
 
     Args:
-        potentials: float32[T, B, N] of the LI readout, differentiable. Of a last population that fires only if the call asked for them
+        potentials: float32[T, B, N] of the LI readout, differentiable. For a last population that fires, only if the call asked for them
             (`potentials=True`), else None: the potential of every neuron after each step, before the reset that the next step
             applies, as compared with the threshold (snnTorch's `mem`). Their gradient reaches every neuron, listed or not.
         spikes: per spiking population, its lists (cpu) or 0/1 tensor [T, B, N] (dense), both differentiable.

@@ -1,4 +1,4 @@
-"""Which neurons lie on which tile and rank of CPUs: the engines and the planner both read it.
+"""The tile and rank of every neuron on CPUs, for the engines and the planner.
 
 A pure function of the network, never of the machine: the width of a tile decides the order of sums in a dot product, and so
 the last bit of a gradient.

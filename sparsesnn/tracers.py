@@ -21,7 +21,7 @@ _NOTHING = contextlib.nullcontext()
 def untraced(function: Callable[P, T]) -> Callable[P, T]:
     """Decorator: `torch.compile` does not look inside `function`; the compiled program calls it, a graph break.
 
-    A method is traced all the same if its object's `is_traceable` is true.
+    A method is still traced if its object's `is_traceable` is true.
     """
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""How a person's typed program uses the package; type checkers read it (`./dev types`), nothing runs it."""
+"""How a user's typed program uses the package; type checkers read it (`./dev types`), nothing runs it."""
 
 from __future__ import annotations
 

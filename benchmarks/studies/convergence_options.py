@@ -16,7 +16,7 @@ examples:
   ./dev bench convergence digits --epochs 10 --seeds 0,1,2,3,4
   ./dev bench convergence shd --data DIR --settings 10:0.9,5:0.9,5:0.5,2:0.9
 
-what is trained, once a seed: dense (every neuron gets a gradient), sparse without a limit, and sparse with each of
+networks trained, once per seed: dense (every neuron gets a gradient), sparse without a limit, and sparse with each of
   --settings, max activity in percent of a layer's neurons : grad_threshold (1: only neurons that fired get a gradient).
 --out holds summary.md (read this), summary.csv, convergence.csv (a row a run), convergence.png and runs/; a benchmark
   that was stopped continues where it stopped. Validation is taken from the training part and chooses the epoch."""

@@ -1,7 +1,7 @@
 """Communicators: how ranks exchange arrays. One interface (`Communicator`), four forms.
 
     Local           one rank, nothing to exchange
-    simulate(R, f)  R ranks as threads of one process: for tests, and for networks beyond the machine at hand
+    simulate(R, f)  R ranks as threads of one process: for tests, and for networks beyond this machine
     mpi_world()     MPI through mpi4py; buffers only, nothing is pickled
     DryRun(R)       one rank of R that is alone, in `dry_run.py`: the other ranks' messages are made up
 

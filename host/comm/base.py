@@ -18,8 +18,8 @@ from sparsesnn import _core
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
-#: messages of at least this many bytes lie in memory that the engine keeps, and the engine polls them while they travel; MPIs send
-#: smaller ones in one go
+#: messages of at least this many bytes are in memory that the engine keeps, and the engine polls them while they travel; MPIs send
+#: smaller ones at once
 LARGE = 1 << 16
 
 

@@ -34,7 +34,7 @@ class PythonExchange:
     def __init__(self, comm: Communicator) -> None:
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         self.others = [r for r in range(comm.size) if r != comm.rank]
-        #: by channel, what has been started: sends, and receives by rank, if the sizes are known
+        #: by channel, the messages under way: sends, and receives by rank, if the sizes are known
         self.sent: defaultdict[int, list[Request]] = defaultdict(list)
         self.posted: dict[int, dict[int, tuple[Request, Bytes]] | None] = {}
         #: early messages of later exchanges, by channel and rank
@@ -80,7 +80,7 @@ class PythonExchange:
             return received
 
     def gather(self, own: Bytes, what: str, made_up: Callable[[int], Bytes]) -> list[Bytes]:
-        """The messages of all ranks, of which this rank gives `own`."""
+        """The messages of all ranks; `own` is this rank's."""
         with self.comm.by_the_engine():
             return self.comm.gather_parts(own, what, made_up)
 

@@ -1,6 +1,6 @@
-"""Which number of which module's output each number of a tensor is.
+"""Labels that trace each number of a tensor back to a number of a module's output.
 
-While a person's `forward` is traced, every tensor that a known module has made is accompanied by labels, whole numbers in the same
+While a user's `forward` is traced, every tensor that a known module has made is accompanied by labels, whole numbers in the same
 shape. A view of the tensor is applied to the labels too, so that no view needs to be understood: time and batch axes in any order, maps
 that are flattened, steps that are stacked. A sum has the labels of each of its terms.
 """
@@ -141,11 +141,11 @@ class Signal:
 
 
 class Tracing(TorchFunctionMode):
-    """Follows the tensors of known modules through a person's `forward`.
+    """Follows the tensors of known modules through a user's `forward`.
 
     Attributes:
         ports: of all calls, in ascending order of `first`.
-        needed: ports whose numbers the person's own lines read.
+        needed: ports whose numbers the user's own lines read.
         joined: the ports of the tensors of each sum and each `torch.cat`.
         skips_dropout: whether spikes passed a dropout in eval mode.
         pool: makes a known module of a function that pools, and labels its output: its name and arguments, the input and the output.
@@ -187,7 +187,7 @@ class Tracing(TorchFunctionMode):
         return index, np.where(numbers >= 0, numbers - first[index], -1)
 
     def need(self, x: Any) -> None:
-        """The numbers of these tensors are read: by a caller, or by a person's own line."""
+        """The numbers of these tensors are read: by a caller, or by a user's own line."""
         for tensor in tensors_in(x):
             if found := self.signal(tensor):
                 self.needed |= found.ports

@@ -23,7 +23,7 @@ class Call:
     Args:
         leaf: the module.
         index: how many calls of it came before.
-        line: of the person's code.
+        line: of the user's code.
         given: its first argument.
         signal: of the first argument; None if no known module has a part in it.
         states: signals of its other tensors, or None, and whether they are all 0.
@@ -86,7 +86,7 @@ _SYNAPSES = ("Linear", "Conv2d", "AvgPool2d", "MaxPool2d", "SumPool2d")
 
 
 def find_leaves(network: nn.Module) -> list[Leaf]:
-    """The modules of a network without the inside of neurons. Errors: `DescriptionError` for neurons without an equal, and if there are none."""
+    """The modules of a network without the inside of neurons. Errors: `DescriptionError` for neurons without an equivalent, and if there are none."""
     leaves: list[Leaf] = []
     inside: set[int] = set()
     for name, module in network.named_modules():

@@ -1,4 +1,4 @@
-"""The line of a person's code that is running."""
+"""The line of a user's code that is running."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import FrameType
 
 import torch
 
-#: folders whose lines are not the person's own
+#: folders whose lines are not the user's own
 _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
 

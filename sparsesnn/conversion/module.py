@@ -41,10 +41,10 @@ def convert(module: nn.Module, *example: Any, grad_threshold: float = -math.inf,
         record: names of neuron modules, such as "lif1", whose potentials `forward` returns or keeps although another layer follows; these
             records carry no gradient.
 
-    A `forward` that runs one step a call stays with the library, and a warning says so.
+    A `forward` that runs one step a call stays with the library, and a warning reports it.
 
-    Errors: `DescriptionError` for modules and lines that have no equal here, by name and line.
-    Source: the equations of each library stand in `sparsesnn.conversion.libraries`.
+    Errors: `DescriptionError` for modules and lines that have no equivalent here, by name and line.
+    Source: the equations of each library are in `sparsesnn.conversion.libraries`.
     """
     if isinstance(module, Converted):
         raise DescriptionError(
@@ -111,7 +111,7 @@ class Converted(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """That of the library's network."""
-        own = super().forward  # the next class is the person's
+        own = super().forward  # the next class is the user's
         if self._engine is None:
             return own(*args, **kwargs)
         self._engine.check_dropout(self.training)
@@ -134,7 +134,7 @@ def _converted(module: nn.Module) -> Any:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """One output of a module that the person's lines read: spikes or potentials."""
+    """One output of a module that the user's lines read: spikes or potentials."""
 
     target: Target
     port: str
@@ -145,9 +145,9 @@ class _OtherStepsError(Exception):
 
 
 class _Engine:
-    """Runs the model, and the person's `forward` around it.
+    """Runs the model, and the user's `forward` around it.
 
-    A pass reads the input, runs all steps on the engine, and then runs the person's `forward` with modules that only hand out results, so that
+    A pass reads the input, runs all steps on the engine, and then runs the user's `forward` with modules that only hand out results, so that
     its lists, sums and shapes come out as before.
     """
 

@@ -1,7 +1,7 @@
 """Finds the surrogate of this package that equals a library's, from its values.
 
 Libraries write their surrogates as classes, closures or modules, and users write their own. All have in common that they can be
-evaluated, so their derivative is compared with ours at many points. This also covers surrogates of a person's own.
+evaluated, so their derivative is compared with ours at many points. This also covers users' own surrogates.
 """
 
 from __future__ import annotations

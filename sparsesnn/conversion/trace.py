@@ -1,4 +1,4 @@
-"""Runs a person's `forward` once and follows tensors from module to module."""
+"""Runs a user's `forward` once and follows tensors from module to module."""
 
 from __future__ import annotations
 

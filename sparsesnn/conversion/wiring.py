@@ -87,7 +87,7 @@ class Wiring:
 
 
 def wire(trace: Trace) -> Wiring:
-    """Finds what connects the neurons. Errors: `DescriptionError`."""
+    """Finds the connections between the neurons. Errors: `DescriptionError`."""
     return _Wirer(trace).wire()
 
 
@@ -336,7 +336,7 @@ class _Wirer:
     def _side_by_side(self, labels: Tensor, chain: list[Leaf]) -> list[tuple[Leaf, np.ndarray | None]]:
         """The modules that made the features of an input, and the numbers of those features; None: all of them.
 
-        Spikes of several populations may stand side by side, as `torch.cat` puts them, if one Linear or convolution reads them.
+        Spikes of several populations may be side by side, as after `torch.cat`, if one Linear or convolution reads them.
         """
         index, place = self.tracing.decode(labels)
         of_port = {k: self.tracing.ports[k].call.leaf for k in np.unique(index[place >= 0])}

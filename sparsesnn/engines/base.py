@@ -62,7 +62,7 @@ class Training:
     """The settings that a run gives an engine, besides the network.
 
     Args:
-        n_classes: C; of a task with values K.
+        n_classes: C; K for a task with values.
         decoding: decoding of the readout, see `sparsesnn.decoding.decode`.
         task: the kind of labels.
         class_weights: [C], weights of the classes in the loss of training; None: equal.
@@ -100,7 +100,7 @@ class Batch:
 
     Args:
         spikes: T steps of B samples.
-        labels: int64[B], or float32[B, C], the share of each class in a mixed sample; of other tasks see `sparsesnn.task.Task`.
+        labels: int64[B], or float32[B, C], the share of each class in a mixed sample; for other tasks see `sparsesnn.task.Task`.
         first_sample: number of samples of the batch that come before these, on other replicas.
         n_samples: size of the whole batch; None: these samples are all of it.
         heard: selects the spikes that dropout keeps; None: all.
@@ -236,7 +236,7 @@ class Engine(ABC):
         """Evaluates a batch without learning; the loss is the plain cross-entropy, or the error, and may be infinite or NaN.
 
         Args:
-            seen: called with the output and the decoded values of this replica's samples: logits [B, C], or of other tasks [T, B, C],
+            seen: called with the output and the decoded values of this replica's samples: logits [B, C], or for other tasks [T, B, C],
                 [B, K] or [T, B, K].
         """
         output, decoded = self.run_decoded(batch)

@@ -31,7 +31,7 @@ class Dropout:
         below=1,
     )
     spikes: float = option(
-        0.0, "probability that the next population does not receive a single spike of a hidden neuron", low=0, below=1
+        0.0, "probability that a single spike of a hidden neuron does not reach the next population", low=0, below=1
     )
 
     @property

@@ -62,7 +62,7 @@ class EntriesOf:
 
         Args:
             parameters: by name, [] or [N] each, NumPy arrays or tensors; those outside their range are read as its nearest end.
-                Arrays must be finite; tensors, which may lie on a GPU, are not looked at.
+                Arrays must be finite; tensors, which may be on a GPU, are not checked.
 
         Errors: `NumericError` for a parameter that is not finite.
         """
@@ -101,7 +101,7 @@ def has_formula(population: Neuron) -> bool:
 def _of(population: Neuron, learnt: Sequence[str] = ()) -> EntriesOf:
     try:
         return _kept(population, tuple(learnt))
-    except TypeError:  # a field of a person's own class that cannot be hashed
+    except TypeError:  # a field of a user's own class that cannot be hashed
         return EntriesOf(population, learnt)
 
 

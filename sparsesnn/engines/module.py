@@ -325,7 +325,7 @@ class Model(Stored, Loadable):
         """Runs the input through all populations.
 
         Args:
-            spikes: T steps of B samples; the backend dense also reads `DenseSpikes`. Of a network with `Input(currents=True)`: its
+            spikes: T steps of B samples; the backend dense also reads `DenseSpikes`. For a network with `Input(currents=True)`: its
                 currents float32[T, B, N], or [B, N] with `n_steps`; a tensor that is expanded over time is read once.
             state: continues an earlier chunk (`Output.state`).
             record: populations whose potentials, currents and other states are recorded in `Output.traces`: their names, or

@@ -126,13 +126,13 @@ def squares_per_neuron(model: Any, name: str, gradient: Tensor) -> npt.NDArray[n
 
 
 def norm_of(gradients: Iterable[Tensor]) -> Tensor:
-    """The norm of all gradients together, float32[] where they lie."""
+    """The norm of all gradients together, float32[] on their device."""
     norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
     return norm
 
 
 def clip_in_place(gradients: list[Tensor], norm: Tensor, clip_norm: float) -> None:
-    """`clip` for a norm that lies on a device, without looking at it."""
+    """`clip` for a norm on a device, without reading it on the host."""
     if clip_norm:
         torch._foreach_mul_(gradients, torch.where((norm > clip_norm) & norm.isfinite(), clip_norm / norm, 1.0))
 

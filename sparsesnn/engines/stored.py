@@ -68,7 +68,7 @@ class Stored(nn.Module):
 
         Args:
             backend: None: that of the saved model.
-            neurons: the classes of your own whose names the network holds, such as [ALIF].
+            neurons: your own neuron models in the network, such as [ALIF].
 
         Errors: `CheckpointError` for a folder that is missing, damaged, or not of `save`.
         """

@@ -1,4 +1,4 @@
-"""A program for a network: the plan of its lists, and what executes it."""
+"""A program for a network: the plan of its lists, and its execution."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def arrays_of(population: Any, p: Mapping[str, Any]) -> NeuronArrays:
         made = population.arrays(parameters)
     except DescriptionError:
         raise
-    except Exception as error:  # whatever a person's class raises
+    except Exception as error:  # any error that a user's class raises
         known = ", ".join(parameters)
         raise DescriptionError(
             f"{model}: arrays raised {type(error).__name__}: {error}{_line_of(error)}; its parameters are {known}"
@@ -148,7 +148,7 @@ def arrays_of(population: Any, p: Mapping[str, Any]) -> NeuronArrays:
 
 
 def _line_of(error: BaseException) -> str:
-    """Where the last call in a person's file raised: " (alif.py, line 12)"."""
+    """Where the last call in a user's file raised: " (alif.py, line 12)"."""
     trace, place = error.__traceback__, ""
     while trace is not None:
         place = f" ({trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno})"
@@ -244,7 +244,7 @@ def _reset(arrays: NeuronArrays, r: int, z: Sequence[Any]) -> Any:
 
 
 def _jump(arrays: NeuronArrays, r: int, z: Sequence[Any], reset: Any, s: Any) -> Any:
-    """s·(R·z + r) + s·f of row r. Where both spikes have one value it is s·(R·z + u), with the bits of the engines."""
+    """s·(R·z + r) + s·f of row r. If both spikes are one value, it is s·(R·z + u), with the bits of the engines."""
     f = arrays.f[r]
     to_add = _sum(_reset(arrays, r, z), _sum(arrays.r[r], f))
     if to_add is None:

@@ -1,4 +1,4 @@
-"""Leaky integrate-and-fire neurons, and what models with a membrane potential share."""
+"""Leaky integrate-and-fire neurons, and the common base of models with a membrane potential."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Neuron models in a person's own file, as FILE.py:CLASS. Only a command line or a program may name such a file, never another file."""
+"""Neuron models in a user's own file, as FILE.py:CLASS. Only a command line or a program may name such a file, never another file."""
 
 from __future__ import annotations
 

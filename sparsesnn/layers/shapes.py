@@ -1,6 +1,6 @@
 """The compiled shapes of neurons (codelets/neuron.h), and the one that a model takes; plans need no compiled engine for that.
 
-A shape says which entries exist, at compile time. A model takes the smallest one with all of its entries; those that it lacks are 0.
+A shape determines at compile time which entries exist. A model takes the smallest one with all of its entries; those that it lacks are 0.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def structure_of(population: Any) -> Structure:
     key = (type(population), tuple((q.low, q.high) for q in population.parameters), options)
     try:
         known = _KNOWN.get(key)
-    except TypeError:  # an option of a person's class is a list or a table
+    except TypeError:  # an option of a user's class is a list or a table
         return _found(population)
     if known is None:
         if len(_KNOWN) > 4096:

@@ -62,7 +62,7 @@ def from_data(
     """Makes a batch from a `nir.EventData`, `ValuedEventData` or `TimeGriddedData`.
 
     Args:
-        dt: the width of a step; None: that of a grid, which must equal it. Events have none, so that it must be given.
+        dt: the width of a step; None: that of a grid, which must equal it. Events have none, so it must be given.
         n_steps: T; None: all of the data, for events t_max / dt, rounded up. Data after it are left out, with a warning.
         graded: whether values other than 0 and 1 are allowed; of events without values, whether several of one neuron in one step
             make one entry with their number, else one spike. None: for data with values (`ValuedEventData`; floating-point grids with

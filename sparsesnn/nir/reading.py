@@ -187,7 +187,7 @@ class _How:
     models: tuple[type[Neuron], ...] = ()
 
     def own(self, node: Any) -> Neuron | None:
-        """The population that a person's own class makes of a node; None: none does."""
+        """The population that a user's own class makes from a node; None: no class does."""
         for model in self.models:
             made = model.from_nir(node, self.dt) if hasattr(model, "from_nir") else None
             if made is not None:
@@ -343,7 +343,7 @@ def _population(how: _How, nodes: Graph, name: str, n: int, incoming: list[Route
 
 
 def _of_own(how: _How, incoming: list[Route], name: str, population: Neuron) -> dict[str, Any]:
-    """The arguments of a population of a person's own class that the graph and the caller of `from_nir` set."""
+    """The arguments of a population of a user's own class that the graph and the caller of `from_nir` set."""
     if not population.fires:
         return {}
     chosen = {"surrogate": how.surrogate, "grad_threshold": how.grad_threshold}

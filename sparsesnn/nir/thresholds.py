@@ -22,7 +22,7 @@ def with_thresholds(graph: Graph, taken: Callable[[Any], bool]) -> Graph:
     The node has the Threshold's name. A Threshold that reads anything else stays.
 
     Args:
-        taken: whether a model of a person's own reads a node; such a node stays.
+        taken: whether a user's own model reads a node; such a node stays.
     """
     nodes, before = dict(graph.nodes), {name: list(sources) for name, sources in graph.before.items()}
     n_readers = Counter(source for sources in before.values() for source in sources)

@@ -49,7 +49,7 @@ def to_nir(
             never reached, so that its membrane is the readout; "linear", only the weighted sums, which the reader integrates. None: "li" if the target
             supports it, else "membrane".
 
-    A model of a person's own is written by its method `to_nir`, see `sparsesnn.layers.neuron`, for the target "nir" alone.
+    A user's own model is written by its method `to_nir`, see `sparsesnn.layers.neuron`, for the target "nir" alone.
 
     Errors: `DescriptionError` if NIR or the target has no equivalent: another reset, capacities, maximum pooling, axonal
         delays, readouts and loops that the target cannot read.
@@ -278,7 +278,7 @@ def _is_memoryless(population: Membrane, reader: Target) -> bool:
 
 
 def _is_written(population: Neuron, target: str) -> bool:
-    """Whether there is a node for a model: NIR's, or one that a person's own class makes."""
+    """Whether there is a node for a model: NIR's, or one that a user's own class makes."""
     return type(population).__name__ in KINDS or (target == "nir" and hasattr(population, "to_nir"))
 
 

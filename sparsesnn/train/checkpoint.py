@@ -112,7 +112,7 @@ class _Writing:
 class CheckpointStore:
     """Reads and writes the checkpoint of one run folder.
 
-    The tensors go to the disk in a thread while training goes on (`begin`); the checkpoint is valid from `end` on.
+    A thread writes the tensors to the disk while training continues (`begin`); the checkpoint is valid from `end` on.
 
     Args:
         folder: the same on all ranks, on a shared file system.

@@ -111,7 +111,7 @@ class SavedRun:
         """Writes the network to a folder for `sparsesnn.Model.load`, see `Model.save`.
 
         Args:
-            card: None: what the run knows: `card()`.
+            card: None: that of the run, `card()`.
         """
         self.model.save(folder, card=card or self.card(), overwrite=overwrite)
 

@@ -6,11 +6,11 @@ from sparsesnn.layers import fires
 from sparsesnn.network import Network
 from sparsesnn.train.metrics import Progress
 
-#: a run diverges whose loss is this many times that of its first step
+#: a run diverges if its loss is this many times that of its first step
 DIVERGED = 1000.0
-#: a population runs away that fires more spikes per neuron and step
+#: a population runs away if it fires more spikes per neuron and step
 RUNAWAY = 0.5
-#: a population is silent that fires nothing in this share of the batches
+#: a population is silent if it fires nothing in this share of the batches
 SILENT = 0.5
 
 

@@ -95,7 +95,7 @@ class Predictions:
 
     @property
     def labels(self) -> npt.NDArray[Any]:
-        """int64[samples]; of other tasks int64[samples, T], float32[samples, K] or float32[samples, T, K]."""
+        """int64[samples]; for other tasks int64[samples, T], float32[samples, K] or float32[samples, T, K]."""
         return np.concatenate(self._labels)
 
     @property

@@ -1,4 +1,4 @@
-"""What has no equal here is refused by module and line, with what to change."""
+"""Modules without an equivalent here are refused with the module, the line and the remedy."""
 
 from __future__ import annotations
 

@@ -120,4 +120,4 @@ def test_there_is_a_recipe_for_every_data_set_with_files():
     assert names >= {*datasets.NAMES, "nmnist_subset"} - {
         "synthetic",
         "events",
-    }  # a person's own events have a recipe in their module alone
+    }  # a user's own events have a recipe in their module alone

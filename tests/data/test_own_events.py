@@ -1,4 +1,4 @@
-"""A person's own events: files of arrays, of SHD's format, folders and functions; damaged ones among them."""
+"""A user's own events: files of arrays, of SHD's format, folders and functions; damaged ones among them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Arrows between parts run one way: no import cycles between files or folders, read from the source without running it.
 
-Imports under TYPE_CHECKING do not count; imports within functions do, for they are dependencies all the same.
+Imports under TYPE_CHECKING do not count; imports within functions do, because they are dependencies too.
 """
 
 from __future__ import annotations

@@ -815,7 +815,7 @@ def test_pruned_weights_are_written_as_a_pass_reads_them() -> None:
                 np.testing.assert_array_equal(getattr(graph.nodes[name], kind), getattr(node, kind))
 
 
-# ---- models of a person's own ------------------------------------------------------------------------------------------
+# ---- users' own models ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""NIR's CubaLI, I and Threshold, against loops over NIR's equations; and models of a person's own."""
+"""NIR's CubaLI, I and Threshold, against loops over NIR's equations; and users' own models."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_a_threshold_takes_part_in_training() -> None:
     assert (population.surrogate, population.grad_threshold) == (ss.atan(2), -float("inf"))
 
 
-# ---- models of a person's own -------------------------------------------------------------------------------------------
+# ---- users' own models ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

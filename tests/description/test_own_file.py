@@ -1,4 +1,4 @@
-"""Neuron models in a person's own file: the flag --neuron, [net] neuron, and runs whose network names such a class."""
+"""Neuron models in a user's own file: the flag --neuron, [net] neuron, and runs whose network names such a class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Neuron models of a person's own: on every engine, against their equations written out by hand in float64."""
+"""Users' own neuron models: on every engine, against their equations written out by hand in float64."""
 
 from __future__ import annotations
 

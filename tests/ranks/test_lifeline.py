@@ -309,7 +309,7 @@ def test_strangers_are_not_heard(capfd):
 
 
 def test_only_so_many_strangers_wait(monkeypatch, capfd):
-    """The one who waits longest makes room; ranks come in all the same."""
+    """The client that waits longest makes room; ranks are accepted anyway."""
     monkeypatch.setattr(watch, "MAX_STRANGERS", 3)
     with Watched(size=2) as watched:
         strangers = [watched.connect() for _ in range(3 + 2)]
@@ -378,7 +378,7 @@ def test_connections_of_1024_ranks(file_limits, capfd):
 
 
 def test_a_limit_of_files_that_is_too_low_is_said(capfd):
-    """Ranks that come in time are held all the same."""
+    """Ranks that connect in time are kept anyway."""
     limit, n, secret = 40, 100, b"s" * 16
     program = f"import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit})); runpy.run_path(sys.argv.pop(1), run_name='__main__')"
     with socket.create_server(("127.0.0.1", 0), backlog=n) as listener:

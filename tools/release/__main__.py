@@ -46,7 +46,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("version", help="as in pyproject.toml, such as 0.1.0")
     parser.add_argument(
-        "--rehearse", action="store_true", help="print the problems of the quick checks, and continue all the same"
+        "--rehearse", action="store_true", help="print the problems of the quick checks, and continue anyway"
     )
     parser.add_argument(
         "--only", nargs="+", choices=STEPS, metavar="STEP", help=f"only these steps; a rehearsal: {', '.join(STEPS)}"

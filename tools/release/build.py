@@ -1,7 +1,7 @@
 """Builds the source distribution and the wheels of the committed state, and builds them again to compare the bytes.
 
-Files come from `git archive`, so nothing uncommitted gets in. Wheels are built from the source distribution, one for each Python with
-a wheel of its own. Their time stamps are the commit's (SOURCE_DATE_EPOCH). A compiler cache speeds this up: CMAKE_CXX_COMPILER_LAUNCHER=ccache.
+Files come from `git archive`, so nothing uncommitted gets in. Wheels are built from the source distribution, one for each Python that
+needs its own wheel. Their time stamps are the commit's (SOURCE_DATE_EPOCH). A compiler cache speeds this up: CMAKE_CXX_COMPILER_LAUNCHER=ccache.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def run_installs(options: argparse.Namespace) -> None:
     for version, interpreter in pythons.items():
         wheel = wheel_for(version, options.dist)
         if wheel is None:
-            say(f"no wheel for Python {version}: its interpreter was not at hand")
+            say(f"no wheel for Python {version}: its interpreter was not available")
             continue
         say(f"{wheel.name} with Python {version}, without a compiler")
         python = bare_environment(interpreter, WORK / f"bare-{version}", wheel, options.torch)

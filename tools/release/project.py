@@ -67,7 +67,7 @@ def interpreter(version: str) -> Path | None:
 
 
 def interpreters(options: Any, *, tried: bool) -> dict[str, Path]:
-    """The interpreters that are used, by version; prints which ones are not at hand.
+    """The interpreters that are used, by version; prints which ones are not available.
 
     Raises:
         ReleaseError: There is none.

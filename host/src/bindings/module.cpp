@@ -3,7 +3,7 @@
 
 namespace sparsesnn {
 void register_build(nanobind::module_& m);      // build_bindings.cpp: instruction sets, threads, build_info
-void register_engine(nanobind::module_& m);     // engine_bindings.cpp: what defines a layer and its calls
+void register_engine(nanobind::module_& m);     // engine_bindings.cpp: the definition of a layer and its calls
 void register_chain(nanobind::module_& m);      // chain_bindings.cpp: passes of layers and transforms
 void register_sharded(nanobind::module_& m);    // sharded_bindings.cpp: layers that span ranks
 void register_exchange(nanobind::module_& m);   // exchange_bindings.cpp: the messages between ranks

@@ -1,6 +1,6 @@
 // The backward pass of a readout of one tile, or of one tile of neurons that fire: list by list, a group of samples at
 // a time. Nothing is sorted, and there are no shares of tiles to add up. Same bits as the pass over chunks
-// (backward.cpp). loop_order.cpp says which layers take it.
+// (backward.cpp). loop_order.cpp decides which layers use it.
 #pragma once
 
 #include "engine.h"

@@ -28,8 +28,8 @@ class ChainShards {
   const First& first_of_input(std::size_t input) const { return inputs_[input]; }
   std::size_t n_inputs() const { return inputs_.size(); }
 
-  // The lists or potentials of layer k's population, which `layer` is this rank's part of, from those of all ranks;
-  // `own`: of this rank, null where it has no neurons.
+  // The lists or potentials of layer k's population from those of all ranks; `layer` is this rank's part of it.
+  // `own`: that of this rank; null if it has no neurons.
   std::shared_ptr<PyRun> whole(std::size_t k, const PyLayer& layer, std::shared_ptr<PyRun> own, bool watched) const;
 
   // The numbers of this rank's entries, from those of all entries of lists.

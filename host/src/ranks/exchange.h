@@ -69,7 +69,7 @@ class Exchange {
   // The messages from all ranks, [R]; that of this rank is its own to[rank()].
   std::vector<Message> finish(int channel);
 
-  // The messages of all ranks, [R], of which this rank gives `own`.
+  // The messages of all ranks, [R]; `own` is this rank's.
   std::vector<Message> gather(Message own, const Content& content);
 
   // Frees the memory of the messages received last.

@@ -17,8 +17,8 @@ class OwnEvents;
 
 // The message of a shard of `n_neurons` about its lists: its sorted events, unless null; the ids, from the shard's
 // first neuron on, uint16 or uint32; the number of spikes, then of entries, in each list, [n_lists] counts of at most
-// n_neurons; and, only from the first owner of a population with a capacity, the number of candidates that found no
-// slot in any shard, [n_lists] int32, which all owners know. A rank without neurons sends nothing.
+// n_neurons; and, only from the first owner of a population with a capacity, the number of candidates that did not
+// fit, in all shards, [n_lists] int32, which all owners know. A rank without neurons sends nothing.
 Array<unsigned char> shard_message(const Lists& lists, std::int64_t n_lists, std::uint32_t n_neurons,
                                    const std::int32_t* dropped, const OwnEvents* events);
 

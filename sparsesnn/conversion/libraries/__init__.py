@@ -15,7 +15,7 @@ FILES = {"snntorch": "snntorch", "spikingjelly": "spikingjelly", "norse": "norse
 
 
 def spec_of(module: nn.Module, where: str) -> Spec | None:
-    """The module as a neuron; None if it is none. Errors: `DescriptionError` for a neuron without an equal."""
+    """The module as a neuron; None if it is not one. Errors: `DescriptionError` for a neuron without an equivalent."""
     library = FILES.get(type(module).__module__.partition(".")[0])
     if library is None:
         return None

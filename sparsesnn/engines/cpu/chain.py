@@ -48,7 +48,7 @@ class Node:
         sources: the lists that receive the gradient of the values: the same, but in front of pools, whose entries belong to no neuron.
         n: neurons.
         given: the sender of the layer's currents; empty: it has none.
-        transform: None of a layer.
+        transform: None for a layer.
         learnt: by the engine's names, the tensors whose gradients the engine finds, in its order.
         saves: whether a backward pass may come through.
     """
@@ -69,7 +69,7 @@ class Node:
 
 
 class Chain:
-    """Layers and transforms with the tensors that they have now: made once, and again when a tensor is another one or lies elsewhere.
+    """Layers and transforms with the tensors that they have now: made once, and rebuilt if a tensor is replaced or moves.
 
     Args:
         layers: by name, in the order in which they run.
@@ -78,7 +78,7 @@ class Chain:
         learns: whether gradients of the values of the inputs' lists are wanted.
         given: by name, senders of currents, and whether the gradient of the currents is wanted.
         thinned, continues, resumes: see `transforms.Way`.
-        shards: what ranks that share neurons exchange; None: none do.
+        shards: the exchange between ranks that share neurons; None: they share none.
 
     Attributes:
         nodes: in the order in which they run.
@@ -127,7 +127,7 @@ class Chain:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether gradients are wanted of nothing but parameters that the engine reads where they lie."""
+        """Whether gradients are wanted only for parameters that the engine reads in place."""
         return not any((*self.learns, *self.given.values())) and learns_as_read(self.layers.values())
 
     def saves(self, name: str) -> bool:
@@ -295,7 +295,7 @@ def named(population: str) -> Iterator[None]:
 
 
 def learns_as_read(layers: Iterable[Any]) -> bool:
-    """Whether the engine reads the parameters that learn where they lie."""
+    """Whether the engine reads the trained parameters in place."""
     for layer in layers:
         learnt = {name for name, x in layer._parameters.items() if x is not None and x.requires_grad}
         if layer.weight_dtype in BITS or not learnt <= Wiring.of(layer).read_as_they_are:

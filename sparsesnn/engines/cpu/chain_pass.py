@@ -77,7 +77,7 @@ class ChainPass:
         return currents + [inputs[at] if at < n_inputs else self.lists_at(at - n_inputs) for at in node.sources]
 
     def state(self, name: str, sent: SpikeBatch | None) -> LayerState:
-        """The state that the pass leaves; `sent`: the layer's lists, None of a readout."""
+        """The state that the pass leaves; `sent`: the layer's lists, None for a readout."""
         layer, before = self.chain.layers[name], self.past.get(name)
         if layer.part:
             return LayerState()
@@ -241,7 +241,7 @@ class SparsesnnLayer(torch.autograd.Function):  # profilers show the name
     @first_order("a layer of the backend 'cpu'")
     def backward(ctx: Any, d_out: Tensor, d_potentials: Tensor | None = None) -> tuple[Any, ...]:
         this, k = ctx.this, ctx.k
-        _ = ctx.saved_tensors  # PyTorch checks whether one was changed since; the engine reads them where they lie
+        _ = ctx.saved_tensors  # PyTorch checks whether one was changed since; the engine reads them in place
         node = this.chain.nodes[k]
         n_sources, given = len(node.sources), int(bool(node.given))
         wanted = list(ctx.needs_input_grad[2 : 2 + n_sources + given])

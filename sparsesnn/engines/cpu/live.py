@@ -75,7 +75,7 @@ class LiveCall:
 
 
 def _still(name: str, layer: Any) -> Any:
-    """A layer as it is now. It shares the weights, of which the engine reads the shapes alone."""
+    """A layer as it is now. It shares the weights, but the engine reads only their shapes."""
     still = copy.copy(layer)
     # PyTorch computes nothing here: neither a parametrization, which is a property of the class, nor a hook before the pass
     still.__class__ = parametrize.type_before_parametrizations(layer)

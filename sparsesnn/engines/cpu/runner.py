@@ -33,8 +33,8 @@ class CpuRunner(Runner):
     """Lists in, lists out: a chain of all layers, or of one if hooks watch single layers.
 
     Attributes:
-        chains: the last chains of the network, by whether they have dropout and whether they continue a sequence; each holds as long as the
-            tensors of the model lie where they lay.
+        chains: the last chains of the network, by whether they have dropout and whether they continue a sequence; each is valid as long as the
+            model's tensors stay where they are in memory.
     """
 
     def __init__(self, name: str, options: Any, network: Network | None = None, grid: Any = None) -> None:

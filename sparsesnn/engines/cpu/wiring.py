@@ -56,7 +56,7 @@ class Wiring:
         parameters: names of the neurons' parameters, in the model's order.
         rows: compressed rows, by the names of the weights that have some.
         matrices: names of the weights that have neither rows nor windows.
-        read_as_they_are: names of the parameters that the engine reads where they lie, unless weights are rounded to integers.
+        read_as_they_are: names of the parameters that the engine reads in place, unless weights are rounded to integers.
     """
 
     def __init__(self, layer: PopulationModule) -> None:

@@ -78,7 +78,7 @@ class StepGraphs:
         """Whether a graph can hold the step of a batch.
 
         The first step of an engine makes the optimizer's state. Dropout draws its numbers on the host, hooks and tensors computed from others run
-        Python, ranks exchange gradients, and only the mode "fused" runs without looking at numbers.
+        Python, ranks exchange gradients, and only the mode "fused" runs without reading numbers on the host.
         """
         engine, spikes = self.engine, batch.spikes
         if engine.device.type not in DEVICES or engine.replicated is not None or batch.heard is not None:
@@ -103,7 +103,7 @@ class StepGraphs:
         return list(self.engine.model.layers._modules.values())
 
     def _addresses(self) -> tuple[int, ...]:
-        """Where the tensors lie that a graph reads and writes: a loaded checkpoint replaces the optimizer's."""
+        """The addresses of the tensors that a graph reads and writes: a loaded checkpoint replaces the optimizer's."""
         tables = [table for layer in self._layers() for table in (layer._parameters, layer._buffers)]
         tables += self.engine.optimizer.state.values()
         return tuple(x.data_ptr() for table in tables for x in table.values() if isinstance(x, Tensor))
@@ -116,7 +116,7 @@ class StepGraph:
         graphs: of the engine.
         batch: the first one.
         room: spikes that fit.
-        addresses: where the tensors of the model and of the optimizer lie.
+        addresses: those of the model's and the optimizer's tensors.
         is_compiled: whether such a step has run before.
 
     Attributes:
@@ -196,7 +196,7 @@ class StepGraph:
             p.grad = gradient  # of this graph; between two of its steps another one may have run
 
     def _work(self) -> None:
-        """The step on the device, without looking at a number."""
+        """The step on the device, without reading a number on the host."""
         engine, sent, found = self.engine, self.sent.there, self.found.there
         model, training = engine.model, engine.training
         self.spikes.zero_().index_fill_(0, sent["places"].long(), 1)

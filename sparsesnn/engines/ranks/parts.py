@@ -48,7 +48,7 @@ def first_reader(network: Network, name: str) -> Connection | None:
 
 class Parts:
     """How a network is divided over the ranks of a grid: each rank of a replica owns whole tiles of every population (`layer.py`);
-    a population with maps as input lies on one rank; replicas own groups of samples (`reduction.py`).
+    a population with maps as input is on one rank; replicas own groups of samples (`reduction.py`).
     """
 
     def __init__(self, network: Network, grid: Grid) -> None:
