@@ -66,6 +66,7 @@ VARIANTS: dict[str, list[dict[str, str]]] = {
         for source in ("step.cu", "step_grad.cu")
     },
     "deliver_grad.cu": [{"COLUMNS": columns} for columns in ("4", "2", "1")],
+    "dropout.cu": [{}],
     "loss.cu": [{}],
     "update.cu": [{}],
 }

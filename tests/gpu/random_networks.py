@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sparsesnn.engines.base import Batch, Step, Training
 from sparsesnn.engines.cpu.engine import CpuEngine
+from sparsesnn.engines.dropout import Dropout
 from sparsesnn.engines.gpu.engine import GpuEngine
 from sparsesnn.engines.optimizers import Updates
 from sparsesnn.host.comm import Grid
@@ -20,6 +21,7 @@ from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator
 from sparsesnn.network import Connection, Network
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS, Surrogate
+from sparsesnn.train.prepare import DrawnDropout
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,13 @@ class Case:
         n = self.network.populations[self.network.inputs[0]].n
         fired = rng.random((self.n_steps, self.n_samples, n)) < self.rate
         labels = rng.integers(0, self.training["n_classes"], self.n_samples)
-        return Batch(SpikeBatch.from_dense(torch.from_numpy(fired.astype(np.float32))), torch.from_numpy(labels))
+        samples = rng.permutation(10 * self.n_samples)[: self.n_samples]
+        dropout = self.training.get("dropout", Dropout())
+        return Batch(
+            SpikeBatch.from_dense(torch.from_numpy(fired.astype(np.float32))),
+            torch.from_numpy(labels),
+            heard=None if dropout.heard == 1 else DrawnDropout(dropout, self.seed, number, samples),
+        )
 
 
 def neurons(rng: random.Random, n: int) -> Any:
@@ -98,6 +106,8 @@ def case(seed: int, most: int = 150) -> Case:
     )
     training = {"n_classes": n_classes, "decoding": decoding, "updates": updates}
     shape = rng.choice([1, 5, 11]), rng.choice([1, 3, 9, 19])
+    if rng.random() < 0.5:
+        training["dropout"] = Dropout(neurons=rng.choice([0.0, 0.2]), spikes=rng.choice([0.0, 0.4]))
     return Case(
         Network(populations, connections), *shape, rng.choice([0.0, 0.05, 0.3]), rng.choice([1.0, 3.0]), training, seed
     )

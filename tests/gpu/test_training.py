@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +23,19 @@ from sparsesnn.engines.gpu import passes, program
 from sparsesnn.engines.gpu.engine import GpuEngine
 from sparsesnn.engines.gpu.layout import find_leaves, make_waves, pack, unpack
 from sparsesnn.engines.optimizers import Updates
-from sparsesnn.errors import ConfigError, DescriptionError, DeviceMemoryError, NotFiniteError, SpikeListError
+from sparsesnn.errors import (
+    ConfigError,
+    DescriptionError,
+    DeviceMemoryError,
+    NotFiniteError,
+    ShapeError,
+    SpikeListError,
+)
 from sparsesnn.host.comm import Grid
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.loss import CrossEntropy, cross_entropy
 from sparsesnn.network import Connection, Network
+from sparsesnn.train.prepare import DrawnDropout
 
 pytestmark = pytest.mark.usefixtures("emulated")
 
@@ -91,6 +100,38 @@ def test_spikes_with_values() -> None:
         engine, _ = run(of, kind, 1)
         steps.append([(engine.step(batch, 1e-2).loss) for _ in range(3)] + [engine.weights_sha256()])
     assert steps[0] == steps[1]
+
+
+@pytest.mark.parametrize("decoding", ["mean", "softmax_sum"])
+@pytest.mark.parametrize("dropout", [Dropout(neurons=0.3), Dropout(neurons=0.2, spikes=0.4)])
+def test_dropout(dropout: Dropout, decoding: str) -> None:
+    """Several waves of samples; recurrent connections receive all spikes."""
+    network = parse_net("20-40r-30-10", grad_threshold=-math.inf).with_delays([0, 3])
+    of = Case(network, 4, 130, 0.2, 3.0, {"n_classes": 10, "decoding": decoding, "dropout": dropout})
+    assert differences(of, 2) == []
+
+
+def test_dropout_of_a_model() -> None:
+    """Several layers read a population, and the loss reads its lists."""
+    populations = {"input": Input(20), "a": LIF(30), "b": LIF(25), "output": LI(10)}
+    pairs = [("input", "a"), ("a", "a"), ("a", "b"), ("a", "output"), ("b", "output")]
+    network = Network(populations, [Connection(pre, post, delay=int(pre == post)) for pre, post in pairs])
+    batch = plain(dropout=Dropout(neurons=0.2, spikes=0.3)).batch()
+    assert batch.heard is not None
+    found = []
+    for backend in ("cpu", "gpu"):
+        model = Model(network, backend=backend, seed=1)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(3)
+        output = model(batch.spikes, heard=batch.heard)
+        loss = cross_entropy(output, batch.labels, "mean", 10) + output.spikes["a"].counts().pow(2).mean()
+        model(batch.spikes)  # without dropout; the backward pass repeats the first one
+        loss.backward()
+        value, output = model.learn(batch.spikes, CrossEntropy(batch.labels, "mean", 10), heard=batch.heard)
+        found.append({name: p.grad for name, p in model.named_parameters()})
+        found[-1] |= {"loss": loss.detach(), "learn": value, "a": output.spikes["a"].ids}
+    assert all(equal(x, found[1][name]) for name, x in found[0].items())
 
 
 def test_batches_of_other_sizes() -> None:
@@ -252,12 +293,19 @@ def test_networks_that_it_does_not_run(network: Network, message: str) -> None:
     ("training", "message"),
     [
         ({"updates": Updates(name="sgd")}, "optim.name.*sgd"),
-        ({"dropout": Dropout(neurons=0.5)}, "dropout"),
     ],
 )
 def test_runs_that_it_does_not_do(training: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         GpuEngine("gpu", parse_net("5-8-2"), Training(2, "mean", **training), Grid.alone())
+
+
+def test_dropout_that_it_does_not_draw() -> None:
+    model, spikes = Model(parse_net("20-8-10"), backend="gpu"), plain().batch().spikes
+    with pytest.raises(DescriptionError, match="(?s)dropout.*no draws.*backend 'cpu'"):
+        model(spikes, heard=lambda population, step, sample, neuron: neuron % 2 == 0)
+    with pytest.raises(ShapeError, match="dropout.*3 samples.*9"):
+        model(spikes, heard=DrawnDropout(Dropout(spikes=0.5), 0, 0, np.arange(3)))
 
 
 def test_lists_that_break_their_invariants() -> None:
@@ -301,6 +349,8 @@ def test_command_line(tmp_path: Path) -> None:
         "data.n_steps=8",
         "--set",
         "train.plots=false",
+        "--set",
+        "dropout.spikes=0.2",
         "--quiet",
     ]
 
