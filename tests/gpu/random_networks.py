@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -106,8 +106,13 @@ def case(seed: int, most: int = 150) -> Case:
     )
     training = {"n_classes": n_classes, "decoding": decoding, "updates": updates}
     shape = rng.choice([1, 5, 11]), rng.choice([1, 3, 9, 19])
-    if rng.random() < 0.5:
-        training["dropout"] = Dropout(neurons=rng.choice([0.0, 0.2]), spikes=rng.choice([0.0, 0.4]))
+    others = random.Random(f"capacity and dropout of {seed}")  # the rest of a case does not depend on them
+    for name in names[1:]:
+        if others.random() < 0.3:
+            n = populations[name].n
+            populations[name] = replace(populations[name], capacity=others.randint(1, -(-n // 2)))
+    if others.random() < 0.3:
+        training["dropout"] = Dropout(neurons=others.choice([0.0, 0.2]), spikes=others.choice([0.1, 0.4]))
     return Case(
         Network(populations, connections), *shape, rng.choice([0.0, 0.05, 0.3]), rng.choice([1.0, 3.0]), training, seed
     )
@@ -131,18 +136,21 @@ def differences(of: Case, n_steps: int = 3) -> list[str]:
     differ = [
         f"{what} of step {k}"
         for k, (a, b) in enumerate(zip(expected, found, strict=True))
-        for what in ("loss", "gradient_norm", "activity", "n_correct")
+        for what in ("loss", "gradient_norm", "activity", "dropped", "n_correct")
         if getattr(a, what) != getattr(b, what)
     ]
     with torch.no_grad(), cpu.evaluated(), gpu.evaluated():
         batch = of.batch(99)
         a, b = cpu.infer(batch), gpu.infer(batch)
-        differ += [f"{what} of evaluation" for what in ("loss", "activity") if getattr(a, what) != getattr(b, what)]
+        differ += [
+            f"{what} of evaluation" for what in ("loss", "activity", "dropped") if getattr(a, what) != getattr(b, what)
+        ]
         wanted, made = cpu.run(batch), gpu.run(batch)
         for name, lists in wanted.spikes.items():
             other = made.spikes[name]
-            pairs = [(getattr(lists, x), getattr(other, x)) for x in ("offsets", "ids", "n_spikes")]
-            differ += [] if all(torch.equal(x, y) for x, y in pairs) else [f"lists of {name}"]
+            arrays = [*(["dropped"] if lists.dropped is not None else []), "offsets", "ids", "n_spikes"]
+            same = all(torch.equal(getattr(lists, x), getattr(other, x)) for x in arrays)
+            differ += [] if same else [f"lists of {name}"]
     before, after = cpu.state(), gpu.state()
     differ += [f"{name} in the state" for name in before.keys() ^ after.keys()]
     differ += [name for name in before.keys() & after.keys() if not equal(before[name], after[name])]

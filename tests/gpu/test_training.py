@@ -35,6 +35,7 @@ from sparsesnn.host.comm import Grid
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.loss import CrossEntropy, cross_entropy
 from sparsesnn.network import Connection, Network
+from sparsesnn.surrogate import fast_sigmoid
 from sparsesnn.train.prepare import DrawnDropout
 
 pytestmark = pytest.mark.usefixtures("emulated")
@@ -134,6 +135,54 @@ def test_dropout_of_a_model() -> None:
     assert all(equal(x, found[1][name]) for name, x in found[0].items())
 
 
+@pytest.mark.parametrize(
+    "neuron",
+    [
+        {"detach_reset": False},
+        {"reset": "zero", "detach_reset": False, "learn_beta": True, "grad_threshold": -math.inf},
+        {"reset": "zero", "grad_threshold": 0.5, "learn_threshold": True},
+    ],
+)
+def test_capacity(neuron: dict[str, Any]) -> None:
+    """Full lists, whose dropped spikes still reset their neurons."""
+    a, b = (LIF(n, capacity=k, surrogate=fast_sigmoid(2.0), **neuron) for n, k in ((90, 7), (30, 29)))
+    pairs = [("input", "a"), ("a", "a"), ("a", "b"), ("b", "output")]
+    network = Network(
+        {"input": Input(20), "a": a, "b": b, "output": LI(10)},
+        [Connection(pre, post, delay=int(pre == post)) for pre, post in pairs],
+    )
+    of = Case(network, 6, 11, 0.4, 3.0, {"n_classes": 10, "decoding": "mean", "dropout": Dropout(spikes=0.2)})
+    assert differences(of) == []
+    _, steps = run(of, GpuEngine, 1)
+    assert steps[0].dropped["a"] > 100
+
+
+def test_capacity_of_a_model() -> None:
+    """Which candidates are kept depends on the training step and the number of the sample."""
+    network = parse_net("20-40r-10", capacity=5)
+    spikes, labels = plain().batch().spikes, plain().batch().labels
+    found = []
+    for backend in ("cpu", "gpu"):
+        model = Model(network, backend=backend, seed=1)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(5)
+        outputs = [model(spikes), model(spikes, first_sample=4)]
+        lists = [output.spikes["hidden"] for output in outputs]
+        cross_entropy(outputs[0], labels, "mean", 10).backward()  # repeats the first pass
+        _, learned = model.learn(spikes, CrossEntropy(labels, "mean", 10))
+        lists.append(learned.spikes["hidden"])
+        with torch.no_grad():
+            lists.append(model(spikes).spikes["hidden"])
+        assert learned.dropped() == {"hidden": lists[2].n_dropped()}
+        assert not torch.equal(lists[0].ids, lists[1].ids)
+        found.append(model.state_dict() | {name: p.grad for name, p in model.named_parameters()})
+        for k, x in enumerate(lists):
+            found[-1] |= {f"ids {k}": x.ids, f"spikes {k}": x.n_spikes, f"dropped {k}": x.dropped}
+    assert int(found[0]["layers.hidden.training_steps"]) == 3
+    assert all(equal(x, found[1][name]) for name, x in found[0].items())
+
+
 def test_batches_of_other_sizes() -> None:
     """Each shape has its buffers; the weights are the same."""
     of = plain()
@@ -161,7 +210,8 @@ def test_weights_that_are_not_finite_change_nothing() -> None:
 
 
 def test_the_other_engine_goes_on_from_a_state() -> None:
-    of = plain("20-40r-10", updates=Updates(ema=0.9, clip_norm=0.5))
+    of = plain("20-40r-10", updates=Updates(ema=0.9, clip_norm=0.5), dropout=Dropout(neurons=0.2))
+    of = replace(of, network=parse_net("20-40r-10", capacity=9))
     ends = []
     for first, second in ((CpuEngine, CpuEngine), (CpuEngine, GpuEngine), (GpuEngine, CpuEngine)):
         begun, _ = run(of, first, 3)
@@ -275,10 +325,10 @@ def test_waves_add_the_leaves_of_the_tree() -> None:
     [
         (
             Network(
-                {"input": Input(5), "hidden": LIF(8, capacity=3), "output": LI(2)},
+                {"input": Input(5), "hidden": LIF(8, capacity=3, activity="fixed"), "output": LI(2)},
                 [Connection("input", "hidden"), Connection("hidden", "output")],
             ),
-            "capacity",
+            "hidden: has activity 'fixed'",
         ),
         (parse_net("2x8x8:4C3-10"), "Conv2d"),
         (parse_net("5-20000-10"), "20,000 neurons.*16,384"),

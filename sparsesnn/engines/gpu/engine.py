@@ -99,7 +99,7 @@ class GpuEngine(TorchEngine):
     def learn(self, batch: Batch, loss_of: Callable[[Output], Tensor]) -> Output:
         program = self.program
         tensors = {name: layer.tensors() for name, layer in program.layers.items()}
-        choices = program.choices(batch.heard, batch.spikes.n_samples)
+        choices = program.choices(batch.heard, batch.spikes.n_samples, batch.first_sample)
         _, output = learn(program, program.check(batch.spikes), tensors, choices, loss_of, self.network.output)
         return output
 
@@ -135,7 +135,10 @@ class GpuEngine(TorchEngine):
         program = self.program
         tensors = {name: layer.tensors() for name, layer in program.layers.items()}
         passes = program.forward(
-            program.check(batch.spikes), tensors, program.choices(batch.heard, batch.spikes.n_samples), saves=False
+            program.check(batch.spikes),
+            tensors,
+            program.choices(batch.heard, batch.spikes.n_samples, batch.first_sample),
+            saves=False,
         )
         return output_of(passes, self.network.output, learns=False)
 

@@ -38,8 +38,8 @@ def check_network(network: Network, who: str) -> None:
             raise DescriptionError(f"{name}: has {p.n:,} neurons; {who} runs at most {limit:,}; {_INSTEAD}")
         if isinstance(p, Input):
             continue
-        if getattr(p, "capacity", None) is not None:
-            raise DescriptionError(f"{name}: has a capacity of {p.capacity}, which {who} does not run yet; {_INSTEAD}")
+        if getattr(p, "activity", "natural") != "natural":
+            raise DescriptionError(f"{name}: has activity {p.activity!r}, which {who} does not run; use backend 'cpu'")
         if not p.linear:
             raise DescriptionError(f"{name}: {type(p).__name__} is not linear between spikes; use backend 'dense'")
         given = network.incoming(name)
@@ -90,6 +90,7 @@ class GpuLayer:
         width, columns, n_tiles, n_padded: of its tiles, see codelets/gpu/layout.h.
         rounds: tiles that half a warp takes in turn.
         n_threads: threads of a block that runs a sample.
+        capacity: of its lists; 0: none.
     """
 
     def __init__(self, network: Network, name: str, layer: Any) -> None:
@@ -112,6 +113,7 @@ class GpuLayer:
         self.n_states = len(self.population.states)
         self.has_bias = layer.tensor("bias") is not None
         self.surrogate = self.population.surrogate if self.fires else None
+        self.capacity: int = self.population.capacity or 0 if self.fires else 0
 
     def _learnt_now(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.population.parameters if self.layer.tensor(p.name).requires_grad)
@@ -135,6 +137,7 @@ class GpuLayer:
             "ROUNDS": str(self.rounds),
             "TRACES": str(traces),
             "FIRES": str(int(self.fires)),
+            "CAPACITY": str(int(self.capacity > 0)),
             "THREADS": str(next(n for n in (256, 512, MAX_THREADS) if self.n_threads <= n)),
         }
 
@@ -158,6 +161,11 @@ class GpuLayer:
         """Whether derivatives by parameters pass through spikes."""
         feeds = any(entry.startswith("f") for entry in self.shape.entries)
         return self.fires and bool(self.learnt) and (not self.detaches or feeds)
+
+    @property
+    def n_counts(self) -> int:
+        """Numbers of each list: its begin, spikes, entries; with a capacity also dropped candidates, and the spikes among them."""
+        return 5 if self.capacity else 3
 
     @property
     def n_fields(self) -> int:

@@ -86,7 +86,7 @@ class Passes:
         for name, layer in self.layers.items():
             if layer.fires:
                 self._pinned(f"{name}, needed", (self.shape.n_samples,), np.int32)
-                self._pinned(f"{name}, lists", (3, self.shape.n_lists), np.int32)
+                self._pinned(f"{name}, lists", (layer.n_counts, self.shape.n_lists), np.int32)
             else:
                 self._pinned(f"{name}, potentials", (self.shape.n_steps, self.shape.n_samples, layer.n), np.float32)
             for what in _NEURON_GRADIENTS:
@@ -143,6 +143,10 @@ class Passes:
         thinned = "thinned " if self._is_thinned(layer, link) else ""
         return self._at[f"{link.pre}, gradients of {thinned}values"]
 
+    def _dropped(self, layer: GpuLayer) -> int:
+        """Address of the counts of what its lists dropped; 0 without a capacity."""
+        return self._at[f"{layer.name}, lists"] + 12 * self.shape.n_lists if layer.capacity else 0
+
     def _numbers(self, layer: GpuLayer) -> dict[str, int]:
         """Addresses of a layer's numbers per neuron."""
         at, row = self._at[f"{layer.name}, numbers"], 4 * layer.n_padded
@@ -165,6 +169,7 @@ class Passes:
             own = {
                 "begin": lists.begin, "n_spikes": lists.n_spikes, "n_listed": lists.n_listed, "ids": lists.ids,
                 "needed": at[f"{name}, needed"], "fields": at.get(f"{name}, fields", 0), "room": self.shape.rooms[name],
+                "capacity": layer.capacity, "rotation": at.get(f"{name}, rotation", 0), "n_dropped": self._dropped(layer),
             }  # fmt: skip
         else:
             own = {"potentials": at[f"{name}, potentials"], "rows": at.get(f"{name}, rows", 0)}
@@ -197,7 +202,7 @@ class Passes:
         if layer.fires:
             own = {
                 "lists": self._lists(name), "fields": at[f"{name}, fields"], "d_values": at[f"{name}, gradients of values"],
-                "room": self.shape.rooms[name],
+                "room": self.shape.rooms[name], "n_dropped": self._dropped(layer),
             }  # fmt: skip
         else:
             own = {
@@ -344,9 +349,13 @@ class Passes:
         """Spikes of a population in the last forward pass."""
         return int(self._staging[f"{name}, lists"][1].sum(dtype=np.int64))
 
+    def n_dropped(self, name: str) -> int:
+        """Candidates that its lists dropped."""
+        return int(self._staging[f"{name}, lists"][3:4].sum(dtype=np.int64))
+
     def lists(self, name: str) -> tuple[SpikeBatch, npt.NDArray[np.int64]]:
         """The lists of a population in the last forward pass, and the places of their entries on the device."""
-        begin, n_spikes, n_listed = (x.copy() for x in self._staging[f"{name}, lists"])
+        begin, n_spikes, n_listed, *dropped = (x.copy() for x in self._staging[f"{name}, lists"])
         at = places(begin, n_listed)
         all_ids = np.empty(self.shape.n_samples * self.shape.rooms[name], np.uint16)
         self.device.download(self._at[f"{name}, ids"], all_ids)
@@ -354,7 +363,7 @@ class Passes:
         np.cumsum(n_listed, out=offsets[1:])
         batch = SpikeBatch(
             torch.from_numpy(offsets), torch.from_numpy(all_ids[at]), torch.from_numpy(n_spikes), self.shape.n_steps, self.shape.n_samples,
-            self.layers[name].n,
+            self.layers[name].n, dropped=torch.from_numpy(dropped[0]) if dropped else None,
         )  # fmt: skip
         return batch, at
 

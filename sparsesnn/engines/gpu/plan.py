@@ -78,9 +78,11 @@ def buffers(layers: Mapping[str, GpuLayer], shape: Shape) -> dict[str, int]:
         n_learnt = len(layer.learnt)
         if layer.fires:
             slots = shape.n_samples * shape.rooms[name]
-            found[f"{name}, lists"] = 12 * lists
+            found[f"{name}, lists"] = 4 * layer.n_counts * lists
             found[f"{name}, needed"] = 4 * shape.n_samples
             found[f"{name}, ids"] = 2 * slots
+            if layer.capacity:
+                found[f"{name}, rotation"] = 16
             if name in shape.thinned:
                 found[f"{name}, draws"] = 16 * (1 + shape.n_samples)
                 found[f"{name}, thinned lists"] = 8 * lists

@@ -20,6 +20,7 @@ from sparsesnn.engines.gpu.weights import DeviceWeights
 from sparsesnn.errors import DescriptionError, DeviceMemoryError, ShapeError
 from sparsesnn.loss import CrossEntropy
 from sparsesnn.network import Network
+from sparsesnn.rotation import list_seed, next_training_step
 from sparsesnn.spikes import SpikeBatch
 
 #: shapes of batches whose buffers are kept: those of training, its last batch, and evaluation
@@ -65,14 +66,22 @@ class Program:
         spikes = spikes.expanded() if spikes.repeats else spikes
         return spikes.validate()
 
-    def choices(self, heard: Heard | None, n_samples: int) -> dict[str, npt.NDArray[np.uint64]]:
-        """By buffer, the numbers that decide the random choices of a pass.
+    def choices(self, heard: Heard | None, n_samples: int, first_sample: int) -> dict[str, npt.NDArray[np.uint64]]:
+        """By buffer, the numbers that decide the random choices of a pass; counts a step of training.
 
         Args:
             heard: of dropout.
+            first_sample: the number of samples of the batch that come before these.
         """
-        if heard is None:
-            return {}
+        found = self._draws(heard, n_samples) if heard else {}
+        for name, layer in self.layers.items():
+            if layer.capacity:
+                seed = list_seed(layer.layer.rotation_seed, next_training_step(layer.layer))
+                found[f"{name}, rotation"] = np.array([seed, first_sample], np.uint64)
+        return found
+
+    def _draws(self, heard: Heard, n_samples: int) -> dict[str, npt.NDArray[np.uint64]]:
+        """By buffer, the numbers that decide dropout."""
         if not isinstance(heard, Drawn):
             raise DescriptionError(
                 f"dropout: heard is {heard!r}, which has no draws (sparsesnn.engines.dropout.Drawn) that backend 'gpu' can repeat; use "

@@ -68,7 +68,9 @@ class GpuRunner(Runner):
         tensors = {name: layer.tensors() for name, layer in program.layers.items()}
         learnt = _learnt(program, tensors)
         grad = torch.is_grad_enabled() and any(x.requires_grad for x in learnt.values())
-        this = _Pass(program, spikes, tensors, program.choices(heard, spikes.n_samples), list(learnt), saves=grad)
+        this = _Pass(
+            program, spikes, tensors, program.choices(heard, spikes.n_samples, first_sample), list(learnt), saves=grad
+        )
         outputs: dict[str, Any] = {model.source: data}
         if grad:
             made = dict(zip(program.layers, _Run.apply(this, *learnt.values()), strict=True))
@@ -93,7 +95,10 @@ class GpuRunner(Runner):
     ) -> tuple[Tensor, Output] | None:
         program = self._ready(model, {}, potentials)
         tensors = {name: layer.tensors() for name, layer in program.layers.items()}
-        checked, choices = program.check(self.read(model, spikes)), program.choices(heard, spikes.n_samples)
+        checked, choices = (
+            program.check(self.read(model, spikes)),
+            program.choices(heard, spikes.n_samples, first_sample),
+        )
         value, output = learn(program, checked, tensors, choices, loss, model.network.output)
         for layer in program.layers.values():
             for link in layer.links:
