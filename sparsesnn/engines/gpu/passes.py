@@ -144,7 +144,7 @@ class Passes:
         return self._at[f"{link.pre}, gradients of {thinned}values"]
 
     def _dropped(self, layer: GpuLayer) -> int:
-        """Address of the counts of what its lists dropped; 0 without a capacity."""
+        """Address of the counts of dropped candidates; 0 without a capacity."""
         return self._at[f"{layer.name}, lists"] + 12 * self.shape.n_lists if layer.capacity else 0
 
     def _numbers(self, layer: GpuLayer) -> dict[str, int]:
