@@ -272,13 +272,27 @@ def test_lists_are_read_before_the_next_batch() -> None:
         late.spikes["absent"]
 
 
-def test_frozen_weights() -> None:
-    models = [Model(parse_net("20-30-10"), backend=backend) for backend in ("cpu", "gpu")]
+@pytest.mark.parametrize("capacity", [None, 5])
+def test_frozen_weights(capacity: int | None) -> None:
+    """A layer lists spikes only, unless it or one before it learns."""
+    network = parse_net("20-30-25-10", capacity=capacity, grad_threshold=0.2)
+    models = [Model(network, backend=backend, seed=1) for backend in ("cpu", "gpu")]
     spikes, labels = plain().batch().spikes, plain().batch().labels
+    lists = []
     for model in models:
-        model.layers["hidden"].get_parameter("input->hidden").requires_grad_(False)
-        model.learn(spikes, CrossEntropy(labels, "mean", 10))
-        assert model.layers["hidden"].get_parameter("input->hidden").grad is None
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(3)
+        model.layers["hidden1"].get_parameter("input->hidden1").requires_grad_(False)
+        _, output = model.learn(spikes, CrossEntropy(labels, "mean", 10))
+        assert model.layers["hidden1"].get_parameter("input->hidden1").grad is None
+        lists.append(dict(output.spikes))
+        assert lists[-1]["hidden1"].n_spikes.sum() == lists[-1]["hidden1"].ids.numel() > 0
+        assert (output.dropped()["hidden2"] > 0) == (capacity is not None)
+    for name in ("hidden1", "hidden2"):
+        cpu, gpu = (found[name] for found in lists)
+        assert torch.equal(cpu.ids, gpu.ids)
+        assert cpu.n_dropped() == gpu.n_dropped()
     names = dict(models[0].named_parameters())
     assert all(p.grad is None or torch.equal(p.grad, names[name].grad) for name, p in models[1].named_parameters())
 

@@ -87,6 +87,7 @@ class GpuLayer:
         name, population: as in the network.
         learnt: the parameters of its neurons that learn.
         sources, loops: its connections.
+        saves: whether it or anything before it learns; else its lists hold spikes only.
         width, columns, n_tiles, n_padded: of its tiles, see codelets/gpu/layout.h.
         rounds: tiles that half a warp takes in turn.
         n_threads: threads of a block that runs a sample.
@@ -100,7 +101,8 @@ class GpuLayer:
         given = zip(network.senders(name), layer.senders, strict=True)
         self.sources = [Link(of.pre, c.name, c.delay, c.n_pre) for of, c in given]
         self.loops = [Link(name, c.name, c.delay, c.n_pre) for c in layer.loops]
-        self.trained = [bool(layer.tensor(link.name).requires_grad) for link in self.links]
+        self.trained, self.trains_bias = self._trained_now(), self.learns_bias
+        self.saves = bool(self.learnt) or self.trains_bias or any(self.trained)
         self.width = tile_width(network, name)
         self.columns = self.width // LANES
         self.n_tiles = -(-self.n // self.width)
@@ -118,16 +120,23 @@ class GpuLayer:
     def _learnt_now(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.population.parameters if self.layer.tensor(p.name).requires_grad)
 
+    def _trained_now(self) -> list[bool]:
+        return [bool(self.layer.tensor(link.name).requires_grad) for link in self.links]
+
     def is_current(self) -> bool:
         """Whether the same parameters learn as when this was made."""
-        trained = [bool(self.layer.tensor(link.name).requires_grad) for link in self.links]
-        return self.learnt == self._learnt_now() and self.trained == trained
+        now = self._learnt_now(), self._trained_now(), self.learns_bias
+        return (self.learnt, self.trained, self.trains_bias) == now
+
+    @property
+    def learns_bias(self) -> bool:
+        bias = self.layer.tensor("bias")
+        return bias is not None and bool(bias.requires_grad)
 
     @property
     def learns_numbers(self) -> bool:
         """Whether a training step changes numbers of its neurons."""
-        bias = self.layer.tensor("bias")
-        return bool(self.learnt) or (bias is not None and bias.requires_grad)
+        return bool(self.learnt) or self.learns_bias
 
     def macros(self, traces: int) -> dict[str, str]:
         """The macros with which kernels of this layer's neurons are compiled."""
@@ -193,7 +202,8 @@ class GpuLayer:
         for by in entries.derivatives:
             rows += [pad(0.0 if x is None else x, self.n, self.n_padded, 0.0) for x in by]
         grad_threshold, bias = self.layer.tensor("grad_threshold"), self.layer.tensor("bias")
-        rows.append(pad(never if grad_threshold is None else _array(grad_threshold), self.n, self.n_padded, never))
+        above = _array(grad_threshold) if grad_threshold is not None and self.saves else never
+        rows.append(pad(above, self.n, self.n_padded, never))
         rows.append(pad(0.0 if bias is None else _array(bias), self.n, self.n_padded, 0.0))
         return np.stack(rows)
 
@@ -204,7 +214,11 @@ def _array(x: Tensor) -> npt.NDArray[np.float32]:
 
 def layers_of(network: Network, layers: Mapping[str, Any]) -> dict[str, GpuLayer]:
     """The layers of a model, in the order in which they run."""
-    return {name: GpuLayer(network, name, layer) for name, layer in layers.items()}
+    found: dict[str, GpuLayer] = {}
+    for name, layer in layers.items():
+        found[name] = one = GpuLayer(network, name, layer)
+        one.saves |= any(found[link.pre].saves for link in one.sources if link.pre in found)
+    return found
 
 
 #: the C++ types of the shapes of codelets/neuron.h, by name
