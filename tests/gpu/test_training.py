@@ -67,8 +67,12 @@ def test_more_than_16_tiles(text: str) -> None:
 
 
 @pytest.mark.slow
-def test_tiles_in_turn() -> None:
-    assert differences(plain("5-4200-10", 2, 1, 0.5), 1) == []
+@pytest.mark.parametrize("capacity", [None, 100])
+def test_tiles_in_turn(capacity: int | None) -> None:
+    of = replace(plain(n_steps=2, n_samples=1, rate=0.5), network=parse_net("5-4200-10", capacity=capacity))
+    assert differences(of, 1) == []
+    _, steps = run(of, CpuEngine, 1)
+    assert (steps[0].dropped["hidden"] > 100) == (capacity is not None)
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])
