@@ -1,9 +1,11 @@
 // Select: from who fired and who is listed to a list, ascending without sorting.
 //
 // Half a warp makes the two words of its tile, one bit per neuron. With the words of all tiles in shared memory each
-// thread counts the entries before its own neurons.
+// thread counts the candidates before its own neurons. With a capacity fired neurons win over near-spikes, and a group
+// that does not fit is cut as in codelets/capacity.h.
 #pragma once
 
+#include "codelets/capacity.h"
 #include "codelets/gpu/layout.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
@@ -17,7 +19,7 @@ inline uint64 tile_word(const bool (&condition)[columns], int half) {
   return word;
 }
 
-// The entries of a list that come before those of a tile, and those of all tiles.
+// The candidates of a list that come before those of a tile, and those of all tiles.
 struct ListCounts {
   int spikes = 0, near = 0, spikes_before = 0, near_before = 0;
 };
@@ -34,11 +36,37 @@ inline ListCounts count_list(Shared<const uint64> fired, Shared<const uint64> li
   return n;
 }
 
-// The place in the list of the neuron at bit `place` of its tile, which is listed.
-inline int place_in_list(const ListCounts& n, uint64 fired, uint64 listed, int place) {
+// The candidates that a list keeps, and how many it holds. Behind these it stores the spikes that were dropped, because
+// they reset their neurons.
+struct Kept {
+  KeptRanks<int> spikes, near;
+  int n_listed() const { return spikes.n_kept + near.n_kept; }
+  int n_silenced() const { return spikes.n - spikes.n_kept; }
+};
+
+// All candidates; or, if lists are `limited`, those for `capacity` slots. hash(): see `rotation`.
+template <bool limited, class Hash>
+inline Kept keep(const ListCounts& n, int capacity, Hash&& hash) {
+  if (!limited) return {{n.spikes, n.spikes, 0}, {n.near, n.near, 0}};
+  const auto modulo = [&](int of) { return static_cast<int>(hash() % static_cast<uint64>(of)); };
+  const KeptRanks<int> spikes = keep_ranks(n.spikes, capacity, modulo);
+  return {spikes, keep_ranks(n.near, capacity - spikes.n_kept, modulo)};
+}
+
+// The place in the list of the neuron at bit `place` of its tile, which is a candidate; of a dropped spike its place
+// behind the list, -1 of a dropped near-spike.
+template <bool limited>
+inline int place_in_list(const ListCounts& n, const Kept& kept, uint64 fired, uint64 listed, int place) {
   const uint64 below = (uint64{1} << place) - 1;
-  if (fired >> place & 1) return n.spikes_before + count_bits_of(fired & below);
-  return n.spikes + n.near_before + count_bits_of(listed & ~fired & below);
+  if (fired >> place & 1) {
+    const int rank = n.spikes_before + count_bits_of(fired & below);
+    if (!limited) return rank;
+    const int before = kept.spikes.before(rank);
+    return kept.spikes.has(rank) ? before : kept.n_listed() + rank - before;
+  }
+  if (!limited) return n.spikes + n.near_before + count_bits_of(listed & ~fired & below);
+  const int rank = n.near_before + count_bits_of(listed & ~fired & below);
+  return kept.near.has(rank) ? kept.spikes.n_kept + kept.near.before(rank) : -1;
 }
 
 }  // namespace sparsesnn::SPARSESNN_ISA

@@ -3,7 +3,7 @@
 // just written; the barriers of a step are those around them.
 //
 // Macros: SHAPE, of codelets/neuron.h; COLUMNS, neurons of a tile per lane; ROUNDS; TRACES, trained parameters of
-// neurons that fire; FIRES; THREADS, at most, of a block.
+// neurons that fire; FIRES; CAPACITY, whether lists have one; THREADS, at most, of a block.
 //
 // Cost of a sample: 4 bytes from L2 per arriving spike and neuron; launched with B blocks.
 #include "codelets/gpu/deliver.h"
@@ -23,12 +23,14 @@ struct StepArgs {
   Global<const float> grad_threshold, bias;  // [neurons]
   // of neurons that fire: their lists; fields: [fields][B·room], σ', then x, then ∂(x - θ)/∂p
   Global<int32> begin, n_spikes, n_listed, needed;  // [T·B]; needed: [B], the entries of each sample
+  Global<int32> n_dropped;                          // with a capacity: [candidates, spikes][T·B]
+  Global<const uint64> rotation;                    // likewise: the seed of the lists, the number of the first sample
   Global<uint16> ids;                               // [B·room]
   Global<float> fields;
   Global<float> potentials;  // of a readout, [T, B, N]
   Global<float> rows;        // its states and currents, [states + 1][T·B][neurons], if parameters learn; or null
   int32 n_sources, n_loops, n, n_tiles, n_steps, n_samples, room;
-  int32 surrogate, saves, records_x, traces_spikes, detaches;
+  int32 capacity, surrogate, saves, records_x, traces_spikes, detaches;
   float slope;
 };
 
@@ -118,8 +120,9 @@ KERNEL(step, StepArgs, THREADS) {
       for (int r = 0; r < ROUNDS; ++r) {
         const int tile = place.half + r * place.n_halves;
         const ListCounts n = count_list(fired_words, listed_words, a.n_tiles, tile);
-        const int n_listed = n.spikes + n.near;
-        const bool fits = used + n_listed <= a.room;
+        const Kept kept = keep<CAPACITY>(n, a.capacity, [&] { return rotation(a.rotation[0], t, a.rotation[1] + b); });
+        const int n_listed = kept.n_listed(), n_stored = n_listed + (a.saves ? kept.n_silenced() : 0);
+        const bool fits = used + n_stored <= a.room;
         const int64 begin = static_cast<int64>(b) * a.room + used;
 #pragma unroll
         for (int k = 0; k < COLUMNS; ++k) {
@@ -129,10 +132,19 @@ KERNEL(step, StepArgs, THREADS) {
             continue;
           }
           const int64 neuron = static_cast<int64>(tile) * width + bit;
+          const auto place_of = [&] { return place_in_list<CAPACITY>(n, kept, fired_word[r], listed_word[r], bit); };
+          if constexpr (CAPACITY) {
+            const int at = place_of();
+            if (at < 0 || at >= n_listed) {  // dropped: no gradient passes through it
+              slope[r][k] = 0.0f;
+              if (fits && at >= 0 && at < n_stored) a.ids[begin + at] = static_cast<uint16>(neuron);
+              continue;
+            }
+          }
           const float x = z[r][k][0], above = x - a.entries[Model::threshold * n_neurons + neuron];
           slope[r][k] = a.saves ? surrogate(a.surrogate, a.slope, above) : 0.0f;
           if (!fits) continue;
-          const int64 slot = begin + place_in_list(n, fired_word[r], listed_word[r], bit);
+          const int64 slot = begin + place_of();
           a.ids[slot] = static_cast<uint16>(neuron);
           if (!a.saves) continue;
           int64 field = slot;
@@ -145,10 +157,14 @@ KERNEL(step, StepArgs, THREADS) {
         if (r + 1 < ROUNDS) continue;
         if (thread_index() == 0) {
           a.begin[list] = static_cast<int32>(fits ? begin : 0);
-          a.n_spikes[list] = fits ? n.spikes : 0;
+          a.n_spikes[list] = fits ? kept.spikes.n_kept : 0;
           a.n_listed[list] = fits ? n_listed : 0;
+          if constexpr (CAPACITY) {
+            a.n_dropped[list] = n.spikes + n.near - n_listed;
+            a.n_dropped[a.n_steps * a.n_samples + list] = fits ? n_stored - n_listed : 0;
+          }
         }
-        used += n_listed;
+        used += n_stored;
       }
       if (a.n_loops) barrier();
     }

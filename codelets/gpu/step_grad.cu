@@ -16,11 +16,12 @@ using Model = Neuron<SHAPE>;
 
 struct StepGradArgs {
   Loop loops[max_loops];
-  Global<const float> entries;       // [entries][neurons], of the shape
-  Global<const float> derivatives;   // [TRACES][entries][neurons], of a readout
-  DeviceLists lists;                 // the layer's own
-  Global<const float> fields;        // [fields][B·room], σ', then x
-  Global<float> d_values;            // [B·room], ∂L/∂value without the part through loops; becomes σ'·∂L/∂value
+  Global<const float> entries;      // [entries][neurons], of the shape
+  Global<const float> derivatives;  // [TRACES][entries][neurons], of a readout
+  DeviceLists lists;                // the layer's own
+  Global<const int32> n_dropped;    // with a capacity: [candidates, spikes][T·B]; the ids of the spikes follow the list
+  Global<const float> fields;       // [fields][B·room], σ', then x
+  Global<float> d_values;           // [B·room], ∂L/∂value without the part through loops; becomes σ'·∂L/∂value
   Global<const float> d_potentials;  // of a readout, [T, B, N], or [B, N] for all steps
   Global<const float> rows;          // of a readout whose parameters learn: see StepArgs
   Global<float> d_parameters;        // likewise, [TRACES][B][neurons]: written
@@ -34,7 +35,7 @@ KERNEL(step_grad, StepGradArgs, THREADS) {
   const int b = a.first_sample + block_index(), lane = place.lane;
   const int64 n_neurons = static_cast<int64>(a.n_tiles) * width, n_slots = static_cast<int64>(a.n_samples) * a.room;
   const Shared<int32> numbers =
-      shared_memory<int32>(0);  // [neurons], of a listed one its place in the list + 1, else 0
+      shared_memory<int32>(0);  // [neurons], of a listed one its place in the list + 1, of a dropped spike -1, else 0
   float d[ROUNDS][COLUMNS][S] = {}, d_parameter[ROUNDS][COLUMNS][n_traces] = {};
   if constexpr (FIRES) {
     for (int64 n = thread_index(); n < n_neurons; n += block_size()) numbers[n] = 0;
@@ -66,6 +67,9 @@ KERNEL(step_grad, StepGradArgs, THREADS) {
         a.d_values[begin + j] = a.fields[begin + j] * e;
         numbers[neuron] = j + 1;
       }
+      if constexpr (CAPACITY)
+        for (int j = thread_index(); j < a.n_dropped[a.n_steps * a.n_samples + list]; j += block_size())
+          numbers[a.lists.ids[begin + n_listed + j]] = -1;
       barrier();
     }
 #pragma unroll
@@ -82,7 +86,10 @@ KERNEL(step_grad, StepGradArgs, THREADS) {
         if constexpr (FIRES) {
           At<float> at{};
           const int number = numbers[neuron];
-          if (number) {
+          if (CAPACITY && number < 0) {  // it fired and was reset, but no gradient passes through it
+            at.s = {true};
+            numbers[neuron] = 0;
+          } else if (number) {
             const int64 slot = begin + number - 1;
             at = {{number <= n_spikes}, a.fields[slot], a.d_values[slot], 0.0f, 1.0f};
             if (a.records_x) at.x = a.fields[n_slots + slot];

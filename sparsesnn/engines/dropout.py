@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,18 @@ class Heard(Protocol):
 
     def __call__(self, population: int, step: Ints, sample: Ints, neuron: Ints) -> npt.NDArray[np.bool_]:
         """True for spikes to keep, for neurons of the population with this number in the network; the three arrays broadcast."""
+
+
+@runtime_checkable
+class Drawn(Protocol):
+    """A `Heard` whose random numbers a device can draw again."""
+
+    def draws(self, population: int) -> npt.NDArray[np.uint64]:
+        """uint64[2, 1 + B], of neurons for a whole sequence and of single spikes: a limit, and the key of each sample's stream.
+
+        A spike stays if the upper 53 bits of two numbers of its sample's streams (datasets/hashing.py) are at least the limits: those
+        of number `neuron` and of number step·2^32 + neuron.
+        """
 
 
 def numbers(network: Network) -> dict[str, int]:

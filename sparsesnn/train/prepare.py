@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -330,14 +331,20 @@ class DrawnDropout:
         self.dropout, self.place = dropout, (seed, epoch, samples)
 
     def __call__(self, population: int, step: Indices, sample: Indices, neuron: Indices) -> npt.NDArray[np.bool_]:
-        seed, epoch, samples = self.place
         kept = np.ones(np.broadcast_shapes(step.shape, sample.shape, neuron.shape), bool)
-        for purpose, p in ((_NEURONS, self.dropout.neurons), (_SPIKES, self.dropout.spikes)):
-            if p:
-                key = hashing.keys(seed, epoch, samples, purpose, population)[sample]
-                counter = neuron if purpose == _NEURONS else step * _MOST_NEURONS + neuron
-                kept &= hashing.uniform(key, counter) >= p
+        for draw, counter in zip(self.draws(population), (neuron, step * _MOST_NEURONS + neuron), strict=True):
+            if draw[0]:
+                kept &= hashing.bits(draw[1:][sample], counter) >> np.uint64(11) >= draw[0]
         return kept
+
+    def draws(self, population: int) -> npt.NDArray[np.uint64]:
+        """See `sparsesnn.engines.dropout.Drawn`."""
+        seed, epoch, samples = self.place
+        rows = []
+        for purpose, p in ((_NEURONS, self.dropout.neurons), (_SPIKES, self.dropout.spikes)):
+            limit = np.array([math.ceil(p * 2.0**53)], np.uint64)  # `hashing.uniform` gives multiples of 2^-53
+            rows.append(np.concatenate([limit, hashing.keys(seed, epoch, samples, purpose, population)]))
+        return np.stack(rows)
 
 
 # purposes of random numbers; see `datasets.augment`, whose purposes are below these

@@ -40,13 +40,16 @@ SHAPES = {
 }
 
 
-def _neurons(shape: str, columns: int = 4, rounds: int = 1, traces: int = 0, threads: int = 256) -> dict[str, str]:
+def _neurons(
+    shape: str, columns: int = 4, rounds: int = 1, traces: int = 0, threads: int = 256, capacity: int = 0
+) -> dict[str, str]:
     macros = {
         "SHAPE": shape,
         "COLUMNS": columns,
         "ROUNDS": rounds,
         "TRACES": traces,
         "FIRES": SHAPES[shape],
+        "CAPACITY": capacity,
         "THREADS": threads,
     }
     return {name: str(value) for name, value in macros.items()}
@@ -62,10 +65,13 @@ VARIANTS: dict[str, list[dict[str, str]]] = {
             *(_neurons("Subtract", rounds=rounds, threads=1024) for rounds in (2, 4)),
             *(_neurons(shape, traces=1) for shape in ("Subtract", "Readout", "Adaptive<true>")),
             _neurons("Current<false>", traces=2),
+            *(_neurons(shape, capacity=1) for shape in ("Subtract", "Zero", "Adaptive<true>")),
+            *(_neurons("Subtract", rounds=rounds, threads=1024, capacity=1) for rounds in (1, 2, 4)),
         ]
         for source in ("step.cu", "step_grad.cu")
     },
     "deliver_grad.cu": [{"COLUMNS": columns} for columns in ("4", "2", "1")],
+    "dropout.cu": [{}],
     "loss.cu": [{}],
     "update.cu": [{}],
 }

@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 from random_networks import Case, differences
 
+from sparsesnn.engines.dropout import Dropout
 from sparsesnn.engines.gpu import emulated
 from sparsesnn.engines.optimizers import Updates
 from sparsesnn.layers import LI, LIF, CubaLIF, Input
@@ -163,8 +164,28 @@ def cases() -> dict[str, Case]:
         },
         [Connection("input", "a"), Connection("a", "b"), Connection("b", "output")],
     )
+    limited = Network(
+        {
+            "input": Input(20),
+            "a": LIF(
+                70, capacity=9, reset="zero", detach_reset=False, grad_threshold=-math.inf, surrogate=fast_sigmoid(2.0)
+            ),
+            "b": LIF(20),
+            "output": LI(5),
+        },
+        [
+            Connection("input", "a"),
+            Connection("a", "a", delay=1),
+            Connection("a", "b"),
+            Connection("a", "output"),
+            Connection("b", "output"),
+        ],
+    )
     adamw = {**options, "updates": Updates(name="adamw", weight_decay=0.01)}
     return {
+        "limited": Case(
+            limited, 5, 9, 0.4, 2.0, {**options, "decoding": "mean", "dropout": Dropout(neurons=0.2, spikes=0.3)}
+        ),
         "chain": Case(chain, 7, 11, 0.2, 2.0, {**options, "decoding": "mean"}),
         "many samples": Case(chain, 3, 75, 0.2, 2.0, {**adamw, "decoding": "max"}),
         "wide": Case(wide, 3, 2, 0.6, 2.0, {**adamw, "decoding": "sum"}),

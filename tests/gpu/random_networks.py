@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sparsesnn.engines.base import Batch, Step, Training
 from sparsesnn.engines.cpu.engine import CpuEngine
+from sparsesnn.engines.dropout import Dropout
 from sparsesnn.engines.gpu.engine import GpuEngine
 from sparsesnn.engines.optimizers import Updates
 from sparsesnn.host.comm import Grid
@@ -20,6 +21,7 @@ from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator
 from sparsesnn.network import Connection, Network
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS, Surrogate
+from sparsesnn.train.prepare import DrawnDropout
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,13 @@ class Case:
         n = self.network.populations[self.network.inputs[0]].n
         fired = rng.random((self.n_steps, self.n_samples, n)) < self.rate
         labels = rng.integers(0, self.training["n_classes"], self.n_samples)
-        return Batch(SpikeBatch.from_dense(torch.from_numpy(fired.astype(np.float32))), torch.from_numpy(labels))
+        samples = rng.permutation(10 * self.n_samples)[: self.n_samples]
+        dropout = self.training.get("dropout", Dropout())
+        return Batch(
+            SpikeBatch.from_dense(torch.from_numpy(fired.astype(np.float32))),
+            torch.from_numpy(labels),
+            heard=None if dropout.heard == 1 else DrawnDropout(dropout, self.seed, number, samples),
+        )
 
 
 def neurons(rng: random.Random, n: int) -> Any:
@@ -98,6 +106,13 @@ def case(seed: int, most: int = 150) -> Case:
     )
     training = {"n_classes": n_classes, "decoding": decoding, "updates": updates}
     shape = rng.choice([1, 5, 11]), rng.choice([1, 3, 9, 19])
+    others = random.Random(f"capacity and dropout of {seed}")  # the rest of a case does not depend on them
+    for name in names[1:]:
+        if others.random() < 0.3:
+            n = populations[name].n
+            populations[name] = replace(populations[name], capacity=others.randint(1, -(-n // 2)))
+    if others.random() < 0.3:
+        training["dropout"] = Dropout(neurons=others.choice([0.0, 0.2]), spikes=others.choice([0.1, 0.4]))
     return Case(
         Network(populations, connections), *shape, rng.choice([0.0, 0.05, 0.3]), rng.choice([1.0, 3.0]), training, seed
     )
@@ -121,18 +136,21 @@ def differences(of: Case, n_steps: int = 3) -> list[str]:
     differ = [
         f"{what} of step {k}"
         for k, (a, b) in enumerate(zip(expected, found, strict=True))
-        for what in ("loss", "gradient_norm", "activity", "n_correct")
+        for what in ("loss", "gradient_norm", "activity", "dropped", "n_correct")
         if getattr(a, what) != getattr(b, what)
     ]
     with torch.no_grad(), cpu.evaluated(), gpu.evaluated():
         batch = of.batch(99)
         a, b = cpu.infer(batch), gpu.infer(batch)
-        differ += [f"{what} of evaluation" for what in ("loss", "activity") if getattr(a, what) != getattr(b, what)]
+        differ += [
+            f"{what} of evaluation" for what in ("loss", "activity", "dropped") if getattr(a, what) != getattr(b, what)
+        ]
         wanted, made = cpu.run(batch), gpu.run(batch)
         for name, lists in wanted.spikes.items():
             other = made.spikes[name]
-            pairs = [(getattr(lists, x), getattr(other, x)) for x in ("offsets", "ids", "n_spikes")]
-            differ += [] if all(torch.equal(x, y) for x, y in pairs) else [f"lists of {name}"]
+            arrays = [*(["dropped"] if lists.dropped is not None else []), "offsets", "ids", "n_spikes"]
+            same = all(torch.equal(getattr(lists, x), getattr(other, x)) for x in arrays)
+            differ += [] if same else [f"lists of {name}"]
     before, after = cpu.state(), gpu.state()
     differ += [f"{name} in the state" for name in before.keys() ^ after.keys()]
     differ += [name for name in before.keys() & after.keys() if not equal(before[name], after[name])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +23,20 @@ from sparsesnn.engines.gpu import passes, program
 from sparsesnn.engines.gpu.engine import GpuEngine
 from sparsesnn.engines.gpu.layout import find_leaves, make_waves, pack, unpack
 from sparsesnn.engines.optimizers import Updates
-from sparsesnn.errors import ConfigError, DescriptionError, DeviceMemoryError, NotFiniteError, SpikeListError
+from sparsesnn.errors import (
+    ConfigError,
+    DescriptionError,
+    DeviceMemoryError,
+    NotFiniteError,
+    ShapeError,
+    SpikeListError,
+)
 from sparsesnn.host.comm import Grid
 from sparsesnn.layers import LI, LIF, Input
 from sparsesnn.loss import CrossEntropy, cross_entropy
 from sparsesnn.network import Connection, Network
+from sparsesnn.surrogate import fast_sigmoid
+from sparsesnn.train.prepare import DrawnDropout
 
 pytestmark = pytest.mark.usefixtures("emulated")
 
@@ -57,8 +67,12 @@ def test_more_than_16_tiles(text: str) -> None:
 
 
 @pytest.mark.slow
-def test_tiles_in_turn() -> None:
-    assert differences(plain("5-4200-10", 2, 1, 0.5), 1) == []
+@pytest.mark.parametrize("capacity", [None, 100])
+def test_tiles_in_turn(capacity: int | None) -> None:
+    of = replace(plain(n_steps=2, n_samples=1, rate=0.5), network=parse_net("5-4200-10", capacity=capacity))
+    assert differences(of, 1) == []
+    _, steps = run(of, CpuEngine, 1)
+    assert (steps[0].dropped["hidden"] > 100) == (capacity is not None)
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])
@@ -93,6 +107,86 @@ def test_spikes_with_values() -> None:
     assert steps[0] == steps[1]
 
 
+@pytest.mark.parametrize("decoding", ["mean", "softmax_sum"])
+@pytest.mark.parametrize("dropout", [Dropout(neurons=0.3), Dropout(neurons=0.2, spikes=0.4)])
+def test_dropout(dropout: Dropout, decoding: str) -> None:
+    """Several waves of samples; recurrent connections receive all spikes."""
+    network = parse_net("20-40r-30-10", grad_threshold=-math.inf).with_delays([0, 3])
+    of = Case(network, 4, 130, 0.2, 3.0, {"n_classes": 10, "decoding": decoding, "dropout": dropout})
+    assert differences(of, 2) == []
+
+
+def test_dropout_of_a_model() -> None:
+    """Several layers read a population, and the loss reads its lists."""
+    populations = {"input": Input(20), "a": LIF(30), "b": LIF(25), "output": LI(10)}
+    pairs = [("input", "a"), ("a", "a"), ("a", "b"), ("a", "output"), ("b", "output")]
+    network = Network(populations, [Connection(pre, post, delay=int(pre == post)) for pre, post in pairs])
+    batch = plain(dropout=Dropout(neurons=0.2, spikes=0.3)).batch()
+    assert batch.heard is not None
+    found = []
+    for backend in ("cpu", "gpu"):
+        model = Model(network, backend=backend, seed=1)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(3)
+        output = model(batch.spikes, heard=batch.heard)
+        loss = cross_entropy(output, batch.labels, "mean", 10) + output.spikes["a"].counts().pow(2).mean()
+        model(batch.spikes)  # without dropout; the backward pass repeats the first one
+        loss.backward()
+        value, output = model.learn(batch.spikes, CrossEntropy(batch.labels, "mean", 10), heard=batch.heard)
+        found.append({name: p.grad for name, p in model.named_parameters()})
+        found[-1] |= {"loss": loss.detach(), "learn": value, "a": output.spikes["a"].ids}
+    assert all(equal(x, found[1][name]) for name, x in found[0].items())
+
+
+@pytest.mark.parametrize(
+    "neuron",
+    [
+        {"detach_reset": False},
+        {"reset": "zero", "detach_reset": False, "learn_beta": True, "grad_threshold": -math.inf},
+        {"reset": "zero", "grad_threshold": 0.5, "learn_threshold": True},
+    ],
+)
+def test_capacity(neuron: dict[str, Any]) -> None:
+    """Full lists, whose dropped spikes still reset their neurons."""
+    a, b = (LIF(n, capacity=k, surrogate=fast_sigmoid(2.0), **neuron) for n, k in ((90, 7), (30, 29)))
+    pairs = [("input", "a"), ("a", "a"), ("a", "b"), ("b", "output")]
+    network = Network(
+        {"input": Input(20), "a": a, "b": b, "output": LI(10)},
+        [Connection(pre, post, delay=int(pre == post)) for pre, post in pairs],
+    )
+    of = Case(network, 6, 11, 0.4, 3.0, {"n_classes": 10, "decoding": "mean", "dropout": Dropout(spikes=0.2)})
+    assert differences(of) == []
+    _, steps = run(of, GpuEngine, 1)
+    assert steps[0].dropped["a"] > 100
+
+
+def test_capacity_of_a_model() -> None:
+    """Which candidates are kept depends on the training step and the number of the sample."""
+    network = parse_net("20-40r-10", capacity=5)
+    spikes, labels = plain().batch().spikes, plain().batch().labels
+    found = []
+    for backend in ("cpu", "gpu"):
+        model = Model(network, backend=backend, seed=1)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(5)
+        outputs = [model(spikes), model(spikes, first_sample=4)]
+        lists = [output.spikes["hidden"] for output in outputs]
+        cross_entropy(outputs[0], labels, "mean", 10).backward()  # repeats the first pass
+        _, learned = model.learn(spikes, CrossEntropy(labels, "mean", 10))
+        lists.append(learned.spikes["hidden"])
+        with torch.no_grad():
+            lists.append(model(spikes).spikes["hidden"])
+        assert learned.dropped() == {"hidden": lists[2].n_dropped()}
+        assert not torch.equal(lists[0].ids, lists[1].ids)
+        found.append(model.state_dict() | {name: p.grad for name, p in model.named_parameters()})
+        for k, x in enumerate(lists):
+            found[-1] |= {f"ids {k}": x.ids, f"spikes {k}": x.n_spikes, f"dropped {k}": x.dropped}
+    assert int(found[0]["layers.hidden.training_steps"]) == 3
+    assert all(equal(x, found[1][name]) for name, x in found[0].items())
+
+
 def test_batches_of_other_sizes() -> None:
     """Each shape has its buffers; the weights are the same."""
     of = plain()
@@ -120,7 +214,8 @@ def test_weights_that_are_not_finite_change_nothing() -> None:
 
 
 def test_the_other_engine_goes_on_from_a_state() -> None:
-    of = plain("20-40r-10", updates=Updates(ema=0.9, clip_norm=0.5))
+    of = plain("20-40r-10", updates=Updates(ema=0.9, clip_norm=0.5), dropout=Dropout(neurons=0.2))
+    of = replace(of, network=parse_net("20-40r-10", capacity=9))
     ends = []
     for first, second in ((CpuEngine, CpuEngine), (CpuEngine, GpuEngine), (GpuEngine, CpuEngine)):
         begun, _ = run(of, first, 3)
@@ -181,13 +276,27 @@ def test_lists_are_read_before_the_next_batch() -> None:
         late.spikes["absent"]
 
 
-def test_frozen_weights() -> None:
-    models = [Model(parse_net("20-30-10"), backend=backend) for backend in ("cpu", "gpu")]
+@pytest.mark.parametrize("capacity", [None, 5])
+def test_frozen_weights(capacity: int | None) -> None:
+    """A layer lists spikes only, unless it or one before it learns."""
+    network = parse_net("20-30-25-10", capacity=capacity, grad_threshold=0.2)
+    models = [Model(network, backend=backend, seed=1) for backend in ("cpu", "gpu")]
     spikes, labels = plain().batch().spikes, plain().batch().labels
+    lists = []
     for model in models:
-        model.layers["hidden"].get_parameter("input->hidden").requires_grad_(False)
-        model.learn(spikes, CrossEntropy(labels, "mean", 10))
-        assert model.layers["hidden"].get_parameter("input->hidden").grad is None
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(3)
+        model.layers["hidden1"].get_parameter("input->hidden1").requires_grad_(False)
+        _, output = model.learn(spikes, CrossEntropy(labels, "mean", 10))
+        assert model.layers["hidden1"].get_parameter("input->hidden1").grad is None
+        lists.append(dict(output.spikes))
+        assert lists[-1]["hidden1"].n_spikes.sum() == lists[-1]["hidden1"].ids.numel() > 0
+        assert (output.dropped()["hidden2"] > 0) == (capacity is not None)
+    for name in ("hidden1", "hidden2"):
+        cpu, gpu = (found[name] for found in lists)
+        assert torch.equal(cpu.ids, gpu.ids)
+        assert cpu.n_dropped() == gpu.n_dropped()
     names = dict(models[0].named_parameters())
     assert all(p.grad is None or torch.equal(p.grad, names[name].grad) for name, p in models[1].named_parameters())
 
@@ -234,10 +343,10 @@ def test_waves_add_the_leaves_of_the_tree() -> None:
     [
         (
             Network(
-                {"input": Input(5), "hidden": LIF(8, capacity=3), "output": LI(2)},
+                {"input": Input(5), "hidden": LIF(8, capacity=3, activity="fixed"), "output": LI(2)},
                 [Connection("input", "hidden"), Connection("hidden", "output")],
             ),
-            "capacity",
+            "hidden: has activity 'fixed'",
         ),
         (parse_net("2x8x8:4C3-10"), "Conv2d"),
         (parse_net("5-20000-10"), "20,000 neurons.*16,384"),
@@ -252,12 +361,19 @@ def test_networks_that_it_does_not_run(network: Network, message: str) -> None:
     ("training", "message"),
     [
         ({"updates": Updates(name="sgd")}, "optim.name.*sgd"),
-        ({"dropout": Dropout(neurons=0.5)}, "dropout"),
     ],
 )
 def test_runs_that_it_does_not_do(training: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         GpuEngine("gpu", parse_net("5-8-2"), Training(2, "mean", **training), Grid.alone())
+
+
+def test_dropout_that_it_does_not_draw() -> None:
+    model, spikes = Model(parse_net("20-8-10"), backend="gpu"), plain().batch().spikes
+    with pytest.raises(DescriptionError, match="(?s)dropout.*no draws.*backend 'cpu'"):
+        model(spikes, heard=lambda population, step, sample, neuron: neuron % 2 == 0)
+    with pytest.raises(ShapeError, match="dropout.*3 samples.*9"):
+        model(spikes, heard=DrawnDropout(Dropout(spikes=0.5), 0, 0, np.arange(3)))
 
 
 def test_lists_that_break_their_invariants() -> None:
@@ -301,6 +417,8 @@ def test_command_line(tmp_path: Path) -> None:
         "data.n_steps=8",
         "--set",
         "train.plots=false",
+        "--set",
+        "dropout.spikes=0.2",
         "--quiet",
     ]
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from sparsesnn.datasets import hashing
 from sparsesnn.engines import Batch, Training, make_engine
 from sparsesnn.engines.cpu.single import thinned
 from sparsesnn.engines.dropout import Dropout
@@ -61,6 +62,20 @@ def test_what_is_heard_depends_on_seed_epoch_sample_and_population_alone() -> No
         drawn([5, 9, 2, 7], neurons=0.5)(2, *GRID),
     ]
     assert all((x != drawn([5, 9, 2, 7], neurons=0.5)(1, *GRID)).any() for x in others)
+
+
+@pytest.mark.parametrize("p", [1e-300, 2.0**-53, 0.1, 1 / 3, 1 - 2.0**-53])
+def test_draws_are_limits_of_uniform_numbers(p: float) -> None:
+    """A device compares whole numbers, which is the same as comparing fractions with p."""
+    heard = drawn([5, 9], neurons=p, spikes=p)
+    (least, *keys), single = heard.draws(1)
+    assert least == single[0] == heard.draws(2)[0, 0]
+    numbers = np.uint64(least) + np.arange(-1, 2).astype(np.uint64)
+    assert (numbers * 2.0**-53 >= p).tolist() == [False, True, True]
+    assert (np.array(keys, np.uint64) == hashing.keys(3, 1, np.array([5, 9]), prepare._NEURONS, 1)).all()
+    kept = hashing.uniform(hashing.keys(3, 1, 9, prepare._SPIKES, 1), (3 << 32) + 7) >= p
+    kept &= hashing.uniform(hashing.keys(3, 1, 9, prepare._NEURONS, 1), 7) >= p
+    assert heard(1, np.array([3]), np.array([1]), np.array([7])) == kept
 
 
 def test_lists_lose_what_is_not_heard() -> None:

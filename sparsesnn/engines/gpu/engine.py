@@ -69,8 +69,6 @@ class GpuEngine(TorchEngine):
         who = f"backend {name!r}"
         check_network(network, who)
         instead = "take backend cpu, or dense with device cuda"
-        if training.dropout.heard < 1:
-            raise ConfigError(f"dropout: is {training.dropout}, which {who} does not run yet; remove it, or {instead}")
         if training.updates.name == "sgd":
             raise ConfigError(f"optim.name: is 'sgd', which {who} does not run; allowed: adamw, adam; or {instead}")
 
@@ -101,7 +99,8 @@ class GpuEngine(TorchEngine):
     def learn(self, batch: Batch, loss_of: Callable[[Output], Tensor]) -> Output:
         program = self.program
         tensors = {name: layer.tensors() for name, layer in program.layers.items()}
-        _, output = learn(program, program.check(batch.spikes), tensors, loss_of, self.network.output)
+        choices = program.choices(batch.heard, batch.spikes.n_samples, batch.first_sample)
+        _, output = learn(program, program.check(batch.spikes), tensors, choices, loss_of, self.network.output)
         return output
 
     def finish_backward(self) -> float:
@@ -135,9 +134,13 @@ class GpuEngine(TorchEngine):
     def run(self, batch: Batch) -> Output:
         program = self.program
         tensors = {name: layer.tensors() for name, layer in program.layers.items()}
-        return output_of(
-            program.forward(program.check(batch.spikes), tensors, saves=False), self.network.output, learns=False
+        passes = program.forward(
+            program.check(batch.spikes),
+            tensors,
+            program.choices(batch.heard, batch.spikes.n_samples, batch.first_sample),
+            saves=False,
         )
+        return output_of(passes, self.network.output, learns=False)
 
     def output(self, spikes: SpikeBatch) -> Output:
         self._pull()

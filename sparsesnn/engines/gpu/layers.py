@@ -38,8 +38,8 @@ def check_network(network: Network, who: str) -> None:
             raise DescriptionError(f"{name}: has {p.n:,} neurons; {who} runs at most {limit:,}; {_INSTEAD}")
         if isinstance(p, Input):
             continue
-        if getattr(p, "capacity", None) is not None:
-            raise DescriptionError(f"{name}: has a capacity of {p.capacity}, which {who} does not run yet; {_INSTEAD}")
+        if getattr(p, "activity", "natural") != "natural":
+            raise DescriptionError(f"{name}: has activity {p.activity!r}, which {who} does not run; use backend 'cpu'")
         if not p.linear:
             raise DescriptionError(f"{name}: {type(p).__name__} is not linear between spikes; use backend 'dense'")
         given = network.incoming(name)
@@ -87,9 +87,11 @@ class GpuLayer:
         name, population: as in the network.
         learnt: the parameters of its neurons that learn.
         sources, loops: its connections.
+        saves: whether it or anything before it learns; else its lists hold spikes only.
         width, columns, n_tiles, n_padded: of its tiles, see codelets/gpu/layout.h.
         rounds: tiles that half a warp takes in turn.
         n_threads: threads of a block that runs a sample.
+        capacity: of its lists; 0: none.
     """
 
     def __init__(self, network: Network, name: str, layer: Any) -> None:
@@ -99,7 +101,8 @@ class GpuLayer:
         given = zip(network.senders(name), layer.senders, strict=True)
         self.sources = [Link(of.pre, c.name, c.delay, c.n_pre) for of, c in given]
         self.loops = [Link(name, c.name, c.delay, c.n_pre) for c in layer.loops]
-        self.trained = [bool(layer.tensor(link.name).requires_grad) for link in self.links]
+        self.trained, self.trains_bias = self._trained_now(), self.learns_bias
+        self.saves = bool(self.learnt) or self.trains_bias or any(self.trained)
         self.width = tile_width(network, name)
         self.columns = self.width // LANES
         self.n_tiles = -(-self.n // self.width)
@@ -112,20 +115,28 @@ class GpuLayer:
         self.n_states = len(self.population.states)
         self.has_bias = layer.tensor("bias") is not None
         self.surrogate = self.population.surrogate if self.fires else None
+        self.capacity: int = self.population.capacity or 0 if self.fires else 0
 
     def _learnt_now(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.population.parameters if self.layer.tensor(p.name).requires_grad)
 
+    def _trained_now(self) -> list[bool]:
+        return [bool(self.layer.tensor(link.name).requires_grad) for link in self.links]
+
     def is_current(self) -> bool:
         """Whether the same parameters learn as when this was made."""
-        trained = [bool(self.layer.tensor(link.name).requires_grad) for link in self.links]
-        return self.learnt == self._learnt_now() and self.trained == trained
+        now = self._learnt_now(), self._trained_now(), self.learns_bias
+        return (self.learnt, self.trained, self.trains_bias) == now
+
+    @property
+    def learns_bias(self) -> bool:
+        bias = self.layer.tensor("bias")
+        return bias is not None and bool(bias.requires_grad)
 
     @property
     def learns_numbers(self) -> bool:
         """Whether a training step changes numbers of its neurons."""
-        bias = self.layer.tensor("bias")
-        return bool(self.learnt) or (bias is not None and bias.requires_grad)
+        return bool(self.learnt) or self.learns_bias
 
     def macros(self, traces: int) -> dict[str, str]:
         """The macros with which kernels of this layer's neurons are compiled."""
@@ -135,6 +146,7 @@ class GpuLayer:
             "ROUNDS": str(self.rounds),
             "TRACES": str(traces),
             "FIRES": str(int(self.fires)),
+            "CAPACITY": str(int(self.capacity > 0)),
             "THREADS": str(next(n for n in (256, 512, MAX_THREADS) if self.n_threads <= n)),
         }
 
@@ -158,6 +170,11 @@ class GpuLayer:
         """Whether derivatives by parameters pass through spikes."""
         feeds = any(entry.startswith("f") for entry in self.shape.entries)
         return self.fires and bool(self.learnt) and (not self.detaches or feeds)
+
+    @property
+    def n_counts(self) -> int:
+        """Numbers of each list: its begin, spikes, entries; with a capacity also dropped candidates, and the spikes among them."""
+        return 5 if self.capacity else 3
 
     @property
     def n_fields(self) -> int:
@@ -185,7 +202,8 @@ class GpuLayer:
         for by in entries.derivatives:
             rows += [pad(0.0 if x is None else x, self.n, self.n_padded, 0.0) for x in by]
         grad_threshold, bias = self.layer.tensor("grad_threshold"), self.layer.tensor("bias")
-        rows.append(pad(never if grad_threshold is None else _array(grad_threshold), self.n, self.n_padded, never))
+        above = _array(grad_threshold) if grad_threshold is not None and self.saves else never
+        rows.append(pad(above, self.n, self.n_padded, never))
         rows.append(pad(0.0 if bias is None else _array(bias), self.n, self.n_padded, 0.0))
         return np.stack(rows)
 
@@ -196,7 +214,11 @@ def _array(x: Tensor) -> npt.NDArray[np.float32]:
 
 def layers_of(network: Network, layers: Mapping[str, Any]) -> dict[str, GpuLayer]:
     """The layers of a model, in the order in which they run."""
-    return {name: GpuLayer(network, name, layer) for name, layer in layers.items()}
+    found: dict[str, GpuLayer] = {}
+    for name, layer in layers.items():
+        found[name] = one = GpuLayer(network, name, layer)
+        one.saves |= any(found[link.pre].saves for link in one.sources if link.pre in found)
+    return found
 
 
 #: the C++ types of the shapes of codelets/neuron.h, by name

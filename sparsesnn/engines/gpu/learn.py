@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from sparsesnn.engines.gpu.loss import fits
@@ -17,6 +19,7 @@ def learn(
     program: Program,
     spikes: SpikeBatch,
     tensors: Mapping[str, Mapping[str, Tensor]],
+    choices: Mapping[str, npt.NDArray[np.uint64]],
     loss_of: Callable[[Output], Tensor],
     output: str,
 ) -> tuple[Tensor, Output]:
@@ -24,12 +27,13 @@ def learn(
 
     Args:
         tensors: of each layer, see `GpuLayer.tensors`; those that learn get their gradients.
+        choices: see `Program.choices`.
         output: the last population.
 
     Returns: the loss, detached, and the output.
     """
     in_kernel = fits(loss_of, program.layers[output].n) and program.layers[output].is_readout
-    passes = program.forward(spikes, tensors, saves=True, loss=loss_of if in_kernel else None)  # type: ignore[arg-type]
+    passes = program.forward(spikes, tensors, choices, saves=True, loss=loss_of if in_kernel else None)  # type: ignore[arg-type]
     made = output_of(passes, output, learns=not in_kernel)
     if in_kernel:
         value = program.take_loss(passes, loss_of)  # type: ignore[arg-type]

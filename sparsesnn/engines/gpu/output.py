@@ -31,7 +31,10 @@ class DeviceSpikes(KnownCounts):
     def __init__(self, passes: Passes, *, learns: bool) -> None:
         places = passes.shape.n_lists
         super().__init__(
-            {name: (passes.n_spikes(name), 0, places * passes.layers[name].n) for name in passes.shape.rooms}
+            {
+                name: (passes.n_spikes(name), passes.n_dropped(name), places * passes.layers[name].n)
+                for name in passes.shape.rooms
+            }
         )
         self._passes, self._learns, self._batch = passes, learns, passes.n_batches
         self._read: dict[str, SpikeBatch] = {}

@@ -86,7 +86,7 @@ class Passes:
         for name, layer in self.layers.items():
             if layer.fires:
                 self._pinned(f"{name}, needed", (self.shape.n_samples,), np.int32)
-                self._pinned(f"{name}, lists", (3, self.shape.n_lists), np.int32)
+                self._pinned(f"{name}, lists", (layer.n_counts, self.shape.n_lists), np.int32)
             else:
                 self._pinned(f"{name}, potentials", (self.shape.n_steps, self.shape.n_samples, layer.n), np.float32)
             for what in _NEURON_GRADIENTS:
@@ -107,6 +107,8 @@ class Passes:
     def _compile(self, layer: GpuLayer) -> dict[str, Kernel]:
         macros = layer.macros(len(layer.learnt) if self.shape.saves else 0)
         found = dict(self.device.compile("step.cu", macros, ["step"]))
+        if layer.name in self.shape.thinned:
+            found |= self.device.compile("dropout.cu", {}, ["thin", "thin_grad"])
         if self.shape.saves:
             found |= self.device.compile("step_grad.cu", macros, ["step_grad"])
             found |= self.device.compile(
@@ -122,6 +124,28 @@ class Passes:
         at, n_bytes = self._at[counts], 4 * self.shape.n_lists
         values = self._at.get("input, values", 0) if name == self.source else 0
         return structs("step.cu")["DeviceLists"](at, at + n_bytes, at + 2 * n_bytes, self._at[ids], values)
+
+    def _is_thinned(self, layer: GpuLayer, link: Link) -> bool:
+        """Whether a layer reads a population's lists after dropout."""
+        return link.pre in self.shape.thinned and link.pre != layer.name
+
+    def _lists_read(self, layer: GpuLayer, link: Link) -> ctypes.Structure:
+        """The lists that arrive at a layer."""
+        lists = self._lists(link.pre)
+        if self._is_thinned(layer, link):
+            lists.n_spikes = self._at[f"{link.pre}, thinned lists"]
+            lists.n_listed = lists.n_spikes + 4 * self.shape.n_lists
+            lists.ids = self._at[f"{link.pre}, thinned ids"]
+        return lists
+
+    def _d_values_read(self, layer: GpuLayer, link: Link) -> int:
+        """∂L/∂value of their entries."""
+        thinned = "thinned " if self._is_thinned(layer, link) else ""
+        return self._at[f"{link.pre}, gradients of {thinned}values"]
+
+    def _dropped(self, layer: GpuLayer) -> int:
+        """Address of the counts of dropped candidates; 0 without a capacity."""
+        return self._at[f"{layer.name}, lists"] + 12 * self.shape.n_lists if layer.capacity else 0
 
     def _numbers(self, layer: GpuLayer) -> dict[str, int]:
         """Addresses of a layer's numbers per neuron."""
@@ -145,13 +169,14 @@ class Passes:
             own = {
                 "begin": lists.begin, "n_spikes": lists.n_spikes, "n_listed": lists.n_listed, "ids": lists.ids,
                 "needed": at[f"{name}, needed"], "fields": at.get(f"{name}, fields", 0), "room": self.shape.rooms[name],
+                "capacity": layer.capacity, "rotation": at.get(f"{name}, rotation", 0), "n_dropped": self._dropped(layer),
             }  # fmt: skip
         else:
             own = {"potentials": at[f"{name}, potentials"], "rows": at.get(f"{name}, rows", 0)}
         surrogate = layer.surrogate
         arguments = make(
             "step.cu", "StepArgs", **self._numbers(layer), **own,
-            sources=[kinds["Source"](self._lists(s.pre), self._weight(layer, s), s.delay, s.n_pre) for s in layer.sources],
+            sources=[kinds["Source"](self._lists_read(layer, s), self._weight(layer, s), s.delay, s.n_pre) for s in layer.sources],
             loops=[kinds["Loop"](self._weight(layer, loop), loop.delay) for loop in layer.loops],
             n_sources=len(layer.sources), n_loops=len(layer.loops), n=layer.n, n_tiles=layer.n_tiles, n_steps=self.shape.n_steps,
             n_samples=self.shape.n_samples, surrogate=layer.surrogate_number, saves=int(self.shape.saves), records_x=int(layer.records_x),
@@ -160,13 +185,24 @@ class Passes:
         shared = 32 * layer.n_tiles if layer.fires else 0
         self.device.launch(self._kernels[name]["step"], self.shape.n_samples, layer.n_threads, shared, arguments, name)
 
+    def _launch_thin(self, kernel: str, layer: GpuLayer, first_sample: int, n_samples: int, adds: bool = False) -> None:
+        at, name = self._at, layer.name
+        counts = at[f"{name}, thinned lists"]
+        arguments = make(
+            "dropout.cu", "ThinArgs", lists=self._lists(name), draws=at[f"{name}, draws"], n_spikes=counts,
+            n_listed=counts + 4 * self.shape.n_lists, ids=at[f"{name}, thinned ids"],
+            d_thinned=at.get(f"{name}, gradients of thinned values", 0), d_values=at.get(f"{name}, gradients of values", 0),
+            n_samples=self.shape.n_samples, adds=int(adds), first_sample=first_sample, n_wave=n_samples,
+        )  # fmt: skip
+        self.device.launch(self._kernels[name][kernel], self.shape.n_steps * n_samples, 32, 0, arguments, name)
+
     def _launch_step_grad(self, layer: GpuLayer, wave: Wave, once: bool) -> None:
         at, name = self._at, layer.name
         own: dict[str, Any] = {}
         if layer.fires:
             own = {
                 "lists": self._lists(name), "fields": at[f"{name}, fields"], "d_values": at[f"{name}, gradients of values"],
-                "room": self.shape.rooms[name],
+                "room": self.shape.rooms[name], "n_dropped": self._dropped(layer),
             }  # fmt: skip
         else:
             own = {
@@ -185,8 +221,8 @@ class Passes:
 
     def _launch_list_grad(self, layer: GpuLayer, wave: Wave, link: Link, adds: bool) -> None:
         arguments = make(
-            "deliver_grad.cu", "ListGradArgs", lists=self._lists(link.pre), weight=self._weight(layer, link),
-            d_currents=self._at["gradient of currents"], first_sample=wave.first_sample, n_wave=wave.n_samples, d_values=self._at[f"{link.pre}, gradients of values"],
+            "deliver_grad.cu", "ListGradArgs", lists=self._lists_read(layer, link), weight=self._weight(layer, link),
+            d_currents=self._at["gradient of currents"], first_sample=wave.first_sample, n_wave=wave.n_samples, d_values=self._d_values_read(layer, link),
             n_tiles=layer.n_tiles, n_steps=self.shape.n_steps, n_samples=self.shape.n_samples, delay=link.delay, adds=int(adds),
         )  # fmt: skip
         self.device.launch(
@@ -203,7 +239,7 @@ class Passes:
         kernels, bits = self._kernels[layer.name], self._at["events by sender"]
         self.device.fill(bits, 4 * wave.n_groups * link.n_pre * self.shape.n_words)
         arguments = make(
-            "deliver_grad.cu", "SendersArgs", lists=self._lists(link.pre), bits=bits, n_pre=link.n_pre, n_steps=self.shape.n_steps,
+            "deliver_grad.cu", "SendersArgs", lists=self._lists_read(layer, link), bits=bits, n_pre=link.n_pre, n_steps=self.shape.n_steps,
             n_samples=self.shape.n_samples, delay=link.delay, n_words=self.shape.n_words, first_sample=wave.first_sample, n_wave=wave.n_samples,
         )  # fmt: skip
         self.device.launch(kernels["senders"], self.shape.n_steps * wave.n_samples, 32, 0, arguments, matrix.name)
@@ -213,7 +249,7 @@ class Passes:
             "deliver_grad.cu", "WeightGradArgs", bits=bits, d_currents=self._at["gradient of currents"],
             leaves=self._at["leaves"] + 12 * self._before(wave, "leaves"), sums=matrix.at["gradient"], n_pre=link.n_pre,
             n_tiles=layer.n_tiles, n_steps=self.shape.n_steps, n_words=self.shape.n_words, n_blocks=n_blocks, n_wave=wave.n_samples,
-            first_sample=wave.first_sample, n_samples=self.shape.n_samples, delay=link.delay, lists=self._lists(link.pre),
+            first_sample=wave.first_sample, n_samples=self.shape.n_samples, delay=link.delay, lists=self._lists_read(layer, link),
         )  # fmt: skip
         self.device.launch(
             kernels["weight_grad"], n_blocks * layer.n_tiles * len(wave.leaves), 256, 0, arguments, matrix.name
@@ -250,12 +286,18 @@ class Passes:
 
     # ---- forward ---------------------------------------------------------------------------------------------------
 
-    def put(self, spikes: SpikeBatch, numbers: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    def put(
+        self,
+        spikes: SpikeBatch,
+        numbers: Mapping[str, npt.NDArray[np.float32]],
+        choices: Mapping[str, npt.NDArray[np.uint64]],
+    ) -> None:
         """Copies a batch to the device.
 
         Args:
             spikes: the input, checked, with at most `n_input` entries.
             numbers: of each layer, see `GpuLayer.numbers`.
+            choices: by buffer, see `Program.choices`.
         """
         self.n_batches += 1
         offsets = spikes.offsets.numpy()
@@ -271,10 +313,11 @@ class Passes:
             values = self._pinned("input, values", (self.shape.n_input,), np.float32)
             values[:n_ids] = spikes.entry_values().detach().numpy()
             self.device.upload(self._at["input, values"], values[:n_ids])
-        for name, array in numbers.items():
-            staged = self._pinned(f"{name}, numbers", array.shape, np.float32)
+        arrays = {f"{name}, numbers": array for name, array in numbers.items()} | dict(choices)
+        for name, array in arrays.items():
+            staged = self._pinned(name, array.shape, array.dtype)
             staged[...] = array
-            self.device.upload(self._at[f"{name}, numbers"], staged)
+            self.device.upload(self._at[name], staged)
 
     def forward(self) -> dict[str, int]:
         """Runs all layers; see `needs`."""
@@ -292,6 +335,8 @@ class Passes:
         """Starts the forward pass, and the way of its results to the host."""
         for name, layer in self.layers.items():
             self._launch_step(layer)
+            if name in self.shape.thinned:
+                self._launch_thin("thin", layer, 0, self.shape.n_samples)
             for what in ("needed", "lists") if layer.fires else ("potentials",):
                 self.device.download_later(self._at[f"{name}, {what}"], self._staging[f"{name}, {what}"])
 
@@ -304,9 +349,13 @@ class Passes:
         """Spikes of a population in the last forward pass."""
         return int(self._staging[f"{name}, lists"][1].sum(dtype=np.int64))
 
+    def n_dropped(self, name: str) -> int:
+        """Candidates that its lists dropped."""
+        return int(self._staging[f"{name}, lists"][3:4].sum(dtype=np.int64))
+
     def lists(self, name: str) -> tuple[SpikeBatch, npt.NDArray[np.int64]]:
         """The lists of a population in the last forward pass, and the places of their entries on the device."""
-        begin, n_spikes, n_listed = (x.copy() for x in self._staging[f"{name}, lists"])
+        begin, n_spikes, n_listed, *dropped = (x.copy() for x in self._staging[f"{name}, lists"])
         at = places(begin, n_listed)
         all_ids = np.empty(self.shape.n_samples * self.shape.rooms[name], np.uint16)
         self.device.download(self._at[f"{name}, ids"], all_ids)
@@ -314,7 +363,7 @@ class Passes:
         np.cumsum(n_listed, out=offsets[1:])
         batch = SpikeBatch(
             torch.from_numpy(offsets), torch.from_numpy(all_ids[at]), torch.from_numpy(n_spikes), self.shape.n_steps, self.shape.n_samples,
-            self.layers[name].n,
+            self.layers[name].n, dropped=torch.from_numpy(dropped[0]) if dropped else None,
         )  # fmt: skip
         return batch, at
 
@@ -361,8 +410,10 @@ class Passes:
             if layer.name not in given and layer.name not in read:
                 self._fill_nothing(layer)
         for wave in self.shape.waves:
-            arrived = set(given)
+            arrived = set(given) - set(self.shape.thinned)
             for layer in layers:
+                if layer.name in self.shape.thinned:
+                    self._launch_thin("thin_grad", layer, wave.first_sample, wave.n_samples, layer.name in given)
                 self._launch_step_grad(layer, wave, once)
                 for link in layer.sources:
                     if link.pre in self.layers:

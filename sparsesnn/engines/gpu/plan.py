@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,6 +30,7 @@ class Shape:
         rooms: by population that fires, entries per sample that its lists have room for.
         saves: whether a backward pass may follow.
         graded: whether the input's spikes have values.
+        thinned: the populations whose lists dropout thins for the layers that read them.
     """
 
     n_steps: int
@@ -38,6 +39,7 @@ class Shape:
     rooms: Mapping[str, int]
     saves: bool
     graded: bool = False
+    thinned: Collection[str] = ()
 
     @property
     def n_lists(self) -> int:
@@ -76,12 +78,20 @@ def buffers(layers: Mapping[str, GpuLayer], shape: Shape) -> dict[str, int]:
         n_learnt = len(layer.learnt)
         if layer.fires:
             slots = shape.n_samples * shape.rooms[name]
-            found[f"{name}, lists"] = 12 * lists
+            found[f"{name}, lists"] = 4 * layer.n_counts * lists
             found[f"{name}, needed"] = 4 * shape.n_samples
             found[f"{name}, ids"] = 2 * slots
+            if layer.capacity:
+                found[f"{name}, rotation"] = 16
+            if name in shape.thinned:
+                found[f"{name}, draws"] = 16 * (1 + shape.n_samples)
+                found[f"{name}, thinned lists"] = 8 * lists
+                found[f"{name}, thinned ids"] = 2 * slots
             if shape.saves:
                 found[f"{name}, fields"] = 4 * slots * layer.n_fields
                 found[f"{name}, gradients of values"] = 4 * slots
+                if name in shape.thinned:
+                    found[f"{name}, gradients of thinned values"] = 4 * slots
         else:
             found[f"{name}, potentials"] = 4 * lists * layer.n
             if shape.saves:

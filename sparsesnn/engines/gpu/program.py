@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from sparsesnn.engines.dropout import Drawn, Heard, numbers
 from sparsesnn.engines.gpu.device import Device
 from sparsesnn.engines.gpu.layers import GpuLayer, check_network, layers_of
 from sparsesnn.engines.gpu.loss import DeviceLoss, key_of
@@ -19,6 +20,7 @@ from sparsesnn.engines.gpu.weights import DeviceWeights
 from sparsesnn.errors import DescriptionError, DeviceMemoryError, ShapeError
 from sparsesnn.loss import CrossEntropy
 from sparsesnn.network import Network
+from sparsesnn.rotation import list_seed, next_training_step
 from sparsesnn.spikes import SpikeBatch
 
 #: shapes of batches whose buffers are kept: those of training, its last batch, and evaluation
@@ -45,7 +47,7 @@ class Program:
         self.layers = layers_of(network, layers)
         self.weights = DeviceWeights(device, self.layers)
         self.source = network.inputs[0]
-        self._passes: dict[tuple[int, int, bool, bool], Passes] = {}
+        self._passes: dict[tuple[Any, ...], Passes] = {}
         self._rooms: dict[tuple[int, str], int] = {}
         self._numbers: dict[str, npt.NDArray[np.float32]] = {}
         self._seen: frozenset[int] = frozenset()
@@ -64,10 +66,42 @@ class Program:
         spikes = spikes.expanded() if spikes.repeats else spikes
         return spikes.validate()
 
+    def choices(self, heard: Heard | None, n_samples: int, first_sample: int) -> dict[str, npt.NDArray[np.uint64]]:
+        """By buffer, the numbers that decide the random choices of a pass; counts a step of training.
+
+        Args:
+            heard: of dropout.
+            first_sample: the number of samples of the batch that come before these.
+        """
+        found = self._draws(heard, n_samples) if heard else {}
+        for name, layer in self.layers.items():
+            if layer.capacity:
+                seed = list_seed(layer.layer.rotation_seed, next_training_step(layer.layer))
+                found[f"{name}, rotation"] = np.array([seed, first_sample], np.uint64)
+        return found
+
+    def _draws(self, heard: Heard, n_samples: int) -> dict[str, npt.NDArray[np.uint64]]:
+        """By buffer, the numbers that decide dropout."""
+        if not isinstance(heard, Drawn):
+            raise DescriptionError(
+                f"dropout: heard is {heard!r}, which has no draws (sparsesnn.engines.dropout.Drawn) that backend 'gpu' can repeat; use "
+                "backend 'cpu', or 'dense' with device 'cuda'"
+            )
+        number = numbers(self.network)
+        read = {link.pre for layer in self.layers.values() for link in layer.sources}
+        draws = {f"{name}, draws": heard.draws(number[name]) for name in self.layers if name in read & number.keys()}
+        for array in draws.values():
+            if array.shape != (2, 1 + n_samples):
+                raise ShapeError(
+                    f"dropout: heard draws for {array.shape[1] - 1} samples, but the batch has {n_samples}; give it the samples of the batch"
+                )
+        return draws
+
     def forward(
         self,
         spikes: SpikeBatch,
         tensors: Mapping[str, Mapping[str, Tensor]],
+        choices: Mapping[str, npt.NDArray[np.uint64]],
         *,
         saves: bool,
         loss: CrossEntropy | None = None,
@@ -76,14 +110,15 @@ class Program:
 
         Args:
             tensors: of each layer, see `GpuLayer.tensors`.
+            choices: see `choices`.
             saves: whether a backward pass may follow.
             loss: a loss that the device computes (`sparsesnn.engines.gpu.loss.fits`): then the backward pass runs too.
         """
         self.n_passes += 1
-        numbers = {name: self._numbers_of(layer, tensors[name]) for name, layer in self.layers.items()}
+        of_layers = {name: self._numbers_of(layer, tensors[name]) for name, layer in self.layers.items()}
         while True:
-            passes = self._passes_for(spikes, saves)
-            passes.put(spikes, numbers)
+            passes = self._passes_for(spikes, saves, choices)
+            passes.put(spikes, of_layers, choices)
             needs = passes.forward() if loss is None else self._loss_of(passes, loss).step(loss)
             rooms = self._better_rooms(passes.shape, needs)
             if not rooms:
@@ -137,8 +172,9 @@ class Program:
         for key in [key for key in self._passes if key[0] == n_steps]:
             self._passes.pop(key).close()
 
-    def _passes_for(self, spikes: SpikeBatch, saves: bool) -> Passes:
-        key = spikes.n_steps, spikes.n_samples, saves, spikes.graded
+    def _passes_for(self, spikes: SpikeBatch, saves: bool, choices: Collection[str]) -> Passes:
+        thinned = [name for name in self.layers if f"{name}, draws" in choices]
+        key = spikes.n_steps, spikes.n_samples, saves, spikes.graded, bool(thinned)
         found = self._passes.pop(key, None)
         if found is not None and found.shape.n_input >= spikes.ids.numel():
             self._passes[key] = found  # the last one used
@@ -152,9 +188,8 @@ class Program:
             for name, layer in self.layers.items()
             if layer.fires
         }
-        shape = Shape(
-            spikes.n_steps, spikes.n_samples, int(MORE_ROOM * spikes.ids.numel()) + 1, rooms, saves, spikes.graded
-        )
+        n_input = int(MORE_ROOM * spikes.ids.numel()) + 1
+        shape = Shape(spikes.n_steps, spikes.n_samples, n_input, rooms, saves, spikes.graded, thinned)
         try:
             made = Passes(self.device, self.layers, self.weights, self.source, shape)
         except DeviceMemoryError as error:

@@ -63,12 +63,14 @@ class GpuRunner(Runner):
         first_sample: int,
         potentials: str,
     ) -> NetworkRun:
-        program = self._ready(model, past, heard, potentials)
+        program = self._ready(model, past, potentials)
         spikes = program.check(data)
         tensors = {name: layer.tensors() for name, layer in program.layers.items()}
         learnt = _learnt(program, tensors)
         grad = torch.is_grad_enabled() and any(x.requires_grad for x in learnt.values())
-        this = _Pass(program, spikes, tensors, list(learnt), saves=grad)
+        this = _Pass(
+            program, spikes, tensors, program.choices(heard, spikes.n_samples, first_sample), list(learnt), saves=grad
+        )
         outputs: dict[str, Any] = {model.source: data}
         if grad:
             made = dict(zip(program.layers, _Run.apply(this, *learnt.values()), strict=True))
@@ -91,9 +93,13 @@ class GpuRunner(Runner):
         first_sample: int,
         potentials: str,
     ) -> tuple[Tensor, Output] | None:
-        program = self._ready(model, {}, heard, potentials)
+        program = self._ready(model, {}, potentials)
         tensors = {name: layer.tensors() for name, layer in program.layers.items()}
-        value, output = learn(program, program.check(self.read(model, spikes)), tensors, loss, model.network.output)
+        checked, choices = (
+            program.check(self.read(model, spikes)),
+            program.choices(heard, spikes.n_samples, first_sample),
+        )
+        value, output = learn(program, checked, tensors, choices, loss, model.network.output)
         for layer in program.layers.values():
             for link in layer.links:
                 weight, matrix = layer.layer.tensor(link.name), program.weights.matrices[layer.name, link.name]
@@ -101,10 +107,10 @@ class GpuRunner(Runner):
                     weight.backward(program.weights.get(matrix, "gradient").to(weight.device))
         return value, output
 
-    def _ready(self, model: Model, past: Any, heard: Any, potentials: str) -> Program:
+    def _ready(self, model: Model, past: Any, potentials: str) -> Program:
         """The program, with the model's weights as they are now."""
         instead = "use backend 'cpu', or 'dense' with device 'cuda'"
-        for what, given in (("a state", past), ("dropout", heard), ("potentials=True", potentials)):
+        for what, given in (("a state", past), ("potentials=True", potentials)):
             if given:
                 raise DescriptionError(f"Model: got {what}, which backend {self.name!r} does not run yet; {instead}")
         layers: Mapping[str, Any] = model.layers._modules
@@ -133,6 +139,7 @@ class _Pass:
     Args:
         spikes: checked, see `Program.check`.
         tensors: of each layer, see `GpuLayer.tensors`.
+        choices: see `Program.choices`.
         learnt: see `_learnt`.
         saves: whether a backward pass may follow.
 
@@ -145,16 +152,17 @@ class _Pass:
         program: Program,
         spikes: SpikeBatch,
         tensors: Mapping[str, Mapping[str, Tensor]],
+        choices: Mapping[str, npt.NDArray[np.uint64]],
         learnt: list[tuple[str, str]],
         *,
         saves: bool,
     ) -> None:
-        self.program, self.spikes, self.learnt = program, spikes, learnt
+        self.program, self.spikes, self.choices, self.learnt = program, spikes, choices, learnt
         self.tensors = {name: {k: x.detach() for k, x in of.items()} for name, of in tensors.items()}
         self._run(saves)
 
     def _run(self, saves: bool) -> None:
-        self.passes = self.program.forward(self.spikes, self.tensors, saves=saves)
+        self.passes = self.program.forward(self.spikes, self.tensors, self.choices, saves=saves)
         self._number = self.program.n_passes
         self.lists: dict[str, SpikeBatch] = {}
         self._places: dict[str, npt.NDArray[np.int64]] = {}
