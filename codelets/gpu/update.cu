@@ -47,6 +47,27 @@ KERNEL(adam, AdamArgs, 256) {
   a.s[k] = s;
 }
 
+struct SgdArgs {
+  Global<float> w, m;              // m: null without momentum
+  Global<const float> d, numbers;  // numbers: learning rate, momentum, weight decay, and the factor of clipping
+  int32 n, clips;
+};
+
+// The formula and its order are those of sparsesnn/engines/sgd.py.
+KERNEL(sgd, SgdArgs, 256) {
+  const int k = block_index() * block_size() + thread_index();
+  if (k >= a.n) return;
+  const float lr = a.numbers[0], momentum = a.numbers[1], weight_decay = a.numbers[2], w = a.w[k];
+  float d = a.d[k];
+  if (a.clips) d = d * a.numbers[3];
+  if (weight_decay != 0.0f) d = d + weight_decay * w;
+  if (a.m) {
+    d = momentum * a.m[k] + d;
+    a.m[k] = d;
+  }
+  a.w[k] = w - lr * d;
+}
+
 struct AverageArgs {
   Global<float> average;
   Global<const float> w, numbers;  // numbers: decay, 1 - decay

@@ -24,6 +24,7 @@ from sparsesnn.engines.gpu.runner import GpuRunner
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.optimizers import make_optimizer
 from sparsesnn.engines.runner import Runner
+from sparsesnn.engines.sgd import SGD
 from sparsesnn.engines.torch_engine import TorchEngine
 from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Grid
@@ -71,15 +72,13 @@ class GpuEngine(TorchEngine):
         instead = "take backend cpu, or dense with device cuda"
         if training.dropout.heard < 1:
             raise ConfigError(f"dropout: is {training.dropout}, which {who} does not run yet; remove it, or {instead}")
-        if training.updates.name == "sgd":
-            raise ConfigError(f"optim.name: is 'sgd', which {who} does not run; allowed: adamw, adam; or {instead}")
 
     def _make_model(self) -> nn.Module:
         return Model(self.network, seed=self.training.seed)
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         updates = self.training.updates
-        return make_optimizer(self.model, updates, AdamW if updates.name == "adamw" else Adam)
+        return make_optimizer(self.model, updates, AdamW if updates.name == "adamw" else Adam, SGD)
 
     @property
     def program(self) -> Program:
@@ -124,7 +123,7 @@ class GpuEngine(TorchEngine):
         self.program.weights.update(
             self.optimizer.param_groups,
             self._parameters,
-            decoupled=self.training.updates.name == "adamw",
+            updates=self.training.updates,
             scale=self._scale,
             decay=average.last_decay if average else None,
             begins=average is not None and average.n_steps == 1,
