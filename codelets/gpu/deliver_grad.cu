@@ -5,7 +5,7 @@
 //
 // A launch takes a wave of samples, whole groups from first_sample on; d_currents holds their rows, [T·n_wave].
 //
-// Macro: COLUMNS, of the receiving layer.
+// Macros: COLUMNS, of the receiving layer; WEIGHT, see layout.h.
 #include "codelets/gpu/dot.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
@@ -14,8 +14,9 @@ namespace sparsesnn::SPARSESNN_ISA {
 
 struct ListGradArgs {
   DeviceLists lists;
-  Global<const float> weight, d_currents;  // packed
-  Global<float> d_values;                  // of each entry, written, or added to
+  Global<const Weight> weight;     // packed
+  Global<const float> d_currents;  // likewise
+  Global<float> d_values;          // of each entry, written, or added to
   int32 n_tiles, n_steps, n_samples, delay, adds, first_sample, n_wave;
 };
 

@@ -3,9 +3,9 @@
 // just written; the barriers of a step are those around them.
 //
 // Macros: SHAPE, of codelets/neuron.h; COLUMNS, neurons of a tile per lane; ROUNDS; TRACES, trained parameters of
-// neurons that fire; FIRES; THREADS, at most, of a block.
+// neurons that fire; FIRES; THREADS, at most, of a block; WEIGHT, see layout.h.
 //
-// Cost of a sample: 4 bytes from L2 per arriving spike and neuron; launched with B blocks.
+// Cost of a sample: 4 bytes from L2 (bfloat16: 2) per arriving spike and neuron; launched with B blocks.
 #include "codelets/gpu/deliver.h"
 #include "codelets/gpu/select.h"
 #include "codelets/neuron.h"

@@ -55,7 +55,8 @@ KERNEL(step_grad, StepGradArgs, THREADS) {
         for (int l = 0; l < a.n_loops; ++l) {
           const int later = t + a.loops[l].delay;
           if (later >= a.n_steps) continue;
-          const Global<const float> weight = a.loops[l].weight, d_currents = a.d_currents;
+          const Global<const Weight> weight = a.loops[l].weight;
+          const Global<const float> d_currents = a.d_currents;
           const int64 row = static_cast<int64>(later) * a.n_wave + block_index();
           const float through = sum_tiles(a.n_tiles, [&](int tile) {
             return lane_dot<COLUMNS>(weight, neuron, d_currents, row, a.n_tiles, tile, lane);

@@ -68,6 +68,21 @@ KERNEL(sgd, SgdArgs, 256) {
   a.w[k] = w - lr * d;
 }
 
+struct RoundArgs {
+  Global<const float> w;
+  Global<uint16> rounded;
+  int32 n;
+};
+
+// Weights as bfloat16, the nearest ones, of two equally near ones the even one. NaN stays NaN.
+KERNEL(round_weights, RoundArgs, 256) {
+  const int k = block_index() * block_size() + thread_index();
+  if (k >= a.n) return;
+  const float w = a.w[k];
+  const uint32 bits = bits_of(w);
+  a.rounded[k] = static_cast<uint16>(w != w ? 0x7fc0u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
 struct AverageArgs {
   Global<float> average;
   Global<const float> w, numbers;  // numbers: decay, 1 - decay

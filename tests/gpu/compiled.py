@@ -52,6 +52,9 @@ def _neurons(shape: str, columns: int = 4, rounds: int = 1, traces: int = 0, thr
     return {name: str(value) for name, value in macros.items()}
 
 
+#: weights that are read as bfloat16
+BF16 = {"WEIGHT": "uint16"}
+
 #: macros with which each source is compiled (`GpuLayer.macros`)
 VARIANTS: dict[str, list[dict[str, str]]] = {
     **{
@@ -62,10 +65,12 @@ VARIANTS: dict[str, list[dict[str, str]]] = {
             *(_neurons("Subtract", rounds=rounds, threads=1024) for rounds in (2, 4)),
             *(_neurons(shape, traces=1) for shape in ("Subtract", "Readout", "Adaptive<true>")),
             _neurons("Current<false>", traces=2),
+            *({**_neurons("Subtract", columns), **BF16} for columns in (4, 2, 1)),
+            {**_neurons("Readout"), **BF16},
         ]
         for source in ("step.cu", "step_grad.cu")
     },
-    "deliver_grad.cu": [{"COLUMNS": columns} for columns in ("4", "2", "1")],
+    "deliver_grad.cu": [{"COLUMNS": columns, **more} for more in ({}, BF16) for columns in ("4", "2", "1")],
     "loss.cu": [{}],
     "update.cu": [{}],
 }

@@ -99,7 +99,8 @@ def case(seed: int, most: int = 150) -> Case:
         clip_norm=rng.choice([0.0, 0.5]),
         ema=rng.choice([0.0, 0.9]),
     )
-    training = {"n_classes": n_classes, "decoding": decoding, "updates": updates}
+    options = {"weight_dtype": rng.choice(["float32", "bfloat16"])}
+    training = {"n_classes": n_classes, "decoding": decoding, "updates": updates, "options": options}
     shape = rng.choice([1, 5, 11]), rng.choice([1, 3, 9, 19])
     return Case(
         Network(populations, connections), *shape, rng.choice([0.0, 0.05, 0.3]), rng.choice([1.0, 3.0]), training, seed

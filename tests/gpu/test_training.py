@@ -19,6 +19,7 @@ from sparsesnn.engines.base import Batch, Training
 from sparsesnn.engines.cpu.engine import CpuEngine
 from sparsesnn.engines.dropout import Dropout
 from sparsesnn.engines.gpu import passes, program
+from sparsesnn.engines.gpu.choose import open_device
 from sparsesnn.engines.gpu.engine import GpuEngine
 from sparsesnn.engines.gpu.layout import find_leaves, make_waves, pack, unpack
 from sparsesnn.engines.optimizers import Updates
@@ -120,12 +121,16 @@ def test_weights_that_are_not_finite_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "updates",
-    [Updates(ema=0.9, clip_norm=0.5), Updates("sgd", clip_norm=0.5), Updates("sgd", momentum=0.0, weight_decay=0.01)],
+    ("updates", "weight_dtype"),
+    [
+        (Updates(ema=0.9, clip_norm=0.5), "float32"),
+        (Updates("sgd", clip_norm=0.5), "bfloat16"),
+        (Updates("sgd", momentum=0.0, weight_decay=0.01), "float32"),
+    ],
     ids=["adamw", "momentum", "sgd"],
 )
-def test_the_other_engine_goes_on_from_a_state(updates: Updates) -> None:
-    of = plain("20-40r-10", updates=updates)
+def test_the_other_engine_goes_on_from_a_state(updates: Updates, weight_dtype: str) -> None:
+    of = plain("20-40r-10", updates=updates, options={"weight_dtype": weight_dtype})
     ends = []
     for first, second in ((CpuEngine, CpuEngine), (CpuEngine, GpuEngine), (GpuEngine, CpuEngine)):
         begun, _ = run(of, first, 3)
@@ -142,13 +147,15 @@ def test_the_other_engine_goes_on_from_a_state(updates: Updates) -> None:
         assert all(equal(x, end[name]) for name, x in ends[0].items())
 
 
-@pytest.mark.parametrize("decoding", ["mean", "softmax_sum"])
-def test_model(decoding: str) -> None:
+@pytest.mark.parametrize(
+    ("decoding", "weight_dtype"), [("mean", "float32"), ("softmax_sum", "float32"), ("mean", "bfloat16")]
+)
+def test_model(decoding: str, weight_dtype: str) -> None:
     """Autograd, hidden values in the loss, and a pass in between."""
     gradients = []
     for backend in ("cpu", "gpu"):
         torch.manual_seed(0)
-        model = Model(parse_net("20-30r-25-10"), backend=backend, seed=1)
+        model = Model(parse_net("20-30r-25-10"), backend=backend, seed=1, weight_dtype=weight_dtype)
         with torch.no_grad():
             for p in model.parameters():
                 p.mul_(3)
@@ -195,6 +202,33 @@ def test_frozen_weights() -> None:
         assert model.layers["hidden"].get_parameter("input->hidden").grad is None
     names = dict(models[0].named_parameters())
     assert all(p.grad is None or torch.equal(p.grad, names[name].grad) for name, p in models[1].named_parameters())
+
+
+def test_weights_are_rounded_as_in_torch() -> None:
+    """To the nearest, of two equally near ones to the even one; NaN stays NaN."""
+    bits = np.random.default_rng(0).integers(0, 2**32, (37, 20), np.uint32)
+    bits[0] = [
+        0x3F808000,
+        0x3F818000,
+        0x7F7FFFFF,
+        0x7F800000,
+        0xFF800000,
+        0x7FFFFFFF,
+        0x00000001,
+        0x80000000,
+        0x3F80FFFF,
+        0x7F7F7FFF,
+    ] * 2
+    model = Model(parse_net("37-20"), weight_dtype="bfloat16")
+    on_device = program.Program(open_device("cuda"), model.network, model.layers._modules)
+    weights = torch.from_numpy(bits.view(np.float32))
+    on_device.weights.put_one("output", "input->output", weights)
+    (matrix,) = on_device.weights.matrices.values()
+    packed = np.empty(matrix.shape, np.uint16)
+    on_device.device.download(matrix.read, packed)
+    found = torch.from_numpy(unpack(packed, 20).copy()).view(torch.bfloat16)
+    assert equal(found, weights.bfloat16())
+    on_device.close()
 
 
 def test_layout() -> None:

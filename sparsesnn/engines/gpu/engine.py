@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sparsesnn.adam import Adam, AdamW
 from sparsesnn.engines import optimizers
-from sparsesnn.engines.base import DEVICE_HELP, Batch, Training
+from sparsesnn.engines.base import DEVICE_HELP, Batch, Training, weight_dtype
 from sparsesnn.engines.gpu.choose import open_device
 from sparsesnn.engines.gpu.device import Device
 from sparsesnn.engines.gpu.layers import check_network
@@ -39,6 +39,7 @@ class GpuOptions:
     """The engine's options."""
 
     device: str = option("cpu", DEVICE_HELP, flag="device", metavar="NAME")
+    weight_dtype: str = weight_dtype("bfloat16")
 
 
 class GpuEngine(TorchEngine):
@@ -74,7 +75,7 @@ class GpuEngine(TorchEngine):
             raise ConfigError(f"dropout: is {training.dropout}, which {who} does not run yet; remove it, or {instead}")
 
     def _make_model(self) -> nn.Module:
-        return Model(self.network, seed=self.training.seed)
+        return Model(self.network, seed=self.training.seed, weight_dtype=self.options.weight_dtype)
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         updates = self.training.updates

@@ -90,6 +90,7 @@ class GpuLayer:
         width, columns, n_tiles, n_padded: of its tiles, see codelets/gpu/layout.h.
         rounds: tiles that half a warp takes in turn.
         n_threads: threads of a block that runs a sample.
+        rounds_weights: whether passes read the weights rounded to bfloat16.
     """
 
     def __init__(self, network: Network, name: str, layer: Any) -> None:
@@ -112,6 +113,7 @@ class GpuLayer:
         self.n_states = len(self.population.states)
         self.has_bias = layer.tensor("bias") is not None
         self.surrogate = self.population.surrogate if self.fires else None
+        self.rounds_weights = layer.weight_dtype == "bfloat16"
 
     def _learnt_now(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.population.parameters if self.layer.tensor(p.name).requires_grad)
@@ -136,6 +138,7 @@ class GpuLayer:
             "TRACES": str(traces),
             "FIRES": str(int(self.fires)),
             "THREADS": str(next(n for n in (256, 512, MAX_THREADS) if self.n_threads <= n)),
+            **({"WEIGHT": "uint16"} if self.rounds_weights else {}),
         }
 
     @property

@@ -111,7 +111,7 @@ class Passes:
             found |= self.device.compile("step_grad.cu", macros, ["step_grad"])
             found |= self.device.compile(
                 "deliver_grad.cu",
-                {"COLUMNS": macros["COLUMNS"]},
+                {name: macros[name] for name in ("COLUMNS", "WEIGHT") if name in macros},
                 ["list_grad", "senders", "weight_grad", "add_leaves", "neuron_grad"],
             )
         return found
@@ -134,7 +134,7 @@ class Passes:
         }
 
     def _weight(self, layer: GpuLayer, link: Link) -> int:
-        return self.weights.matrices[layer.name, link.name].at["weight"]
+        return self.weights.matrices[layer.name, link.name].read
 
     def _launch_step(self, layer: GpuLayer) -> None:
         at, name = self._at, layer.name

@@ -32,7 +32,8 @@ class Matrix:
         n_pre, n: [M, N].
         width: neurons of a tile.
         learns: whether it has a gradient.
-        at: addresses by their content: weight, gradient, average, and the optimizer's state (`_STATE`).
+        at: addresses by their content: weight, gradient, average, the optimizer's state (`_STATE`); and rounded, the weight as bfloat16, if
+            passes read that.
         steps: of the optimizer.
     """
 
@@ -43,6 +44,11 @@ class Matrix:
     learns: bool
     at: dict[str, int] = field(default_factory=dict)
     steps: float = 0.0
+
+    @property
+    def read(self) -> int:
+        """The address of the weight that passes read."""
+        return self.at.get("rounded", self.at["weight"])
 
     @property
     def n_tiles(self) -> int:
@@ -72,13 +78,15 @@ class DeviceWeights:
         self.matrices: dict[tuple[str, str], Matrix] = {}
         self._n_slots = 0
         self.n_rooms = 0
-        self._kernels = device.compile("update.cu", {}, ["column_squares", "adam", "sgd", "average"])
+        self._kernels = device.compile("update.cu", {}, ["column_squares", "adam", "sgd", "average", "round_weights"])
         for layer in layers.values():
             for link, learns in zip(layer.links, layer.trained, strict=True):
                 name = f"layers.{layer.name}.{link.name}"
                 matrix = Matrix(name, link.n_pre, layer.n, layer.width, learns)
                 self.matrices[layer.name, link.name] = matrix
                 self._allocate(matrix, "weight")
+                if layer.rounds_weights:
+                    self._allocate(matrix, "rounded")
         n = sum(matrix.n_tiles * matrix.width for matrix in self.learning)
         self._squares_at, self._squares = (
             device.allocate(8 * n, "squares of gradients"),
@@ -93,7 +101,7 @@ class DeviceWeights:
         self._updates: dict[tuple[str, bool, bool, bool], Callable[[], None]] = {}
 
     def _allocate(self, of: Matrix, what: str, n_times: int = 1) -> None:
-        n_bytes = 4 * of.size * n_times
+        n_bytes = (2 if what == "rounded" else 4) * of.size * n_times
         of.at[what] = self.device.allocate(n_bytes, f"{of.name}, {what}")
         self.device.fill(of.at[what], n_bytes)
 
@@ -112,7 +120,10 @@ class DeviceWeights:
 
     def n_bytes(self, n_slots: int, n_moments: int) -> int:
         """Bytes of weights, gradients and moments."""
-        return sum(4 * m.size * (1 + m.learns * (n_slots + n_moments)) for m in self.matrices.values())
+        return sum(
+            m.size * (4 + 2 * ("rounded" in m.at) + 4 * m.learns * (n_slots + n_moments))
+            for m in self.matrices.values()
+        )
 
     # ---- weights ---------------------------------------------------------------------------------------------------
 
@@ -129,7 +140,16 @@ class DeviceWeights:
         array = x.detach().to("cpu", torch.float32).contiguous().numpy()
         packed = pack(array, matrix.width)
         self.device.upload(matrix.at[what], packed)
+        if what == "weight":
+            self._launch_round(matrix)
         self.device.synchronize()  # the packed copy must live until it is on the device
+
+    def _launch_round(self, matrix: Matrix) -> None:
+        """Starts the rounding of a weight, if passes read it rounded."""
+        if "rounded" in matrix.at:
+            at, n = matrix.at, matrix.size
+            arguments = make("update.cu", "RoundArgs", w=at["weight"], rounded=at["rounded"], n=n)
+            self.device.launch(self._kernels["round_weights"], -(-n // _BLOCK), _BLOCK, 0, arguments, matrix.name)
 
     def get(self, matrix: Matrix, what: str = "weight") -> Tensor:
         """[M, N], from the device."""
@@ -223,6 +243,7 @@ class DeviceWeights:
                     "update.cu", "AdamArgs", **common, m=at["exp_avg"], s=at["exp_avg_sq"], decoupled=decoupled
                 )
                 self.device.launch(self._kernels["adam"], grid, _BLOCK, 0, arguments, matrix.name)
+            self._launch_round(matrix)
             if averages and begins:
                 self.device.copy(at["average"], at["weight"], 4 * matrix.size)
             elif averages:
