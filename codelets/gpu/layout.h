@@ -20,6 +20,11 @@ namespace sparsesnn::SPARSESNN_ISA {
 #endif
 using Weight = WEIGHT;
 
+// Whether currents are given to a layer, next to its bias.
+#ifndef GIVEN
+#define GIVEN 0
+#endif
+
 constexpr int n_lanes = 16, group_samples = 8, max_sources = 4, max_loops = 2;
 
 struct DeviceLists {

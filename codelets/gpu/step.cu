@@ -3,7 +3,7 @@
 // just written; the barriers of a step are those around them.
 //
 // Macros: SHAPE, of codelets/neuron.h; COLUMNS, neurons of a tile per lane; ROUNDS; TRACES, trained parameters of
-// neurons that fire; FIRES; THREADS, at most, of a block; WEIGHT, see layout.h.
+// neurons that fire; FIRES; THREADS, at most, of a block; WEIGHT and GIVEN, see layout.h.
 //
 // Cost of a sample: 4 bytes from L2 (bfloat16: 2) per arriving spike and neuron; launched with B blocks.
 #include "codelets/gpu/deliver.h"
@@ -21,6 +21,7 @@ struct StepArgs {
   Global<const float> entries;               // [entries][neurons], of the shape
   Global<const float> derivatives;           // [TRACES][entries][neurons]
   Global<const float> grad_threshold, bias;  // [neurons]
+  Global<const float> given;                 // currents, [T, B, N], or [B, N] for all steps
   // of neurons that fire: their lists; fields: [fields][B·room], σ', then x, then ∂(x - θ)/∂p
   Global<int32> begin, n_spikes, n_listed, needed;  // [T·B]; needed: [B], the entries of each sample
   Global<uint16> ids;                               // [B·room]
@@ -28,7 +29,7 @@ struct StepArgs {
   Global<float> potentials;  // of a readout, [T, B, N]
   Global<float> rows;        // its states and currents, [states + 1][T·B][neurons], if parameters learn; or null
   int32 n_sources, n_loops, n, n_tiles, n_steps, n_samples, room;
-  int32 surrogate, saves, records_x, traces_spikes, detaches;
+  int32 surrogate, saves, records_x, traces_spikes, detaches, given_step;  // given_step: rows of `given` from step to step
   float slope;
 };
 
@@ -59,6 +60,11 @@ KERNEL(step, StepArgs, THREADS) {
         float current[COLUMNS];
         const int64 first = static_cast<int64>(tile) * width + lane;
         for (int k = 0; k < COLUMNS; ++k) current[k] = a.bias ? float(a.bias[first + k * n_lanes]) : 0.0f;
+        if constexpr (GIVEN)
+          for (int k = 0; k < COLUMNS; ++k) {
+            const int64 neuron = first + k * n_lanes, row = static_cast<int64>(t) * a.given_step + b;
+            if (neuron < a.n) current[k] = current[k] + a.given[row * a.n + neuron];
+          }
         for (int s = 0; s < a.n_sources; ++s) {
           const Source& from = a.sources[s];
           if (t < from.delay) continue;

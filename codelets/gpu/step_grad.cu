@@ -2,7 +2,7 @@
 // sample, half a warp a tile. In a step the halves first take listed neurons in turn, each for ∂L/∂value through the
 // recurrent connections; then every thread moves the adjoint of its own neurons.
 //
-// Macros: as for step.cu. Of a readout, TRACES counts its trained parameters.
+// Macros: as for step.cu, without GIVEN. Of a readout, TRACES counts its trained parameters.
 //
 // A launch takes a wave of samples, from first_sample on, so that ∂L/∂i stays in L2 until its products are computed.
 //

@@ -67,6 +67,7 @@ VARIANTS: dict[str, list[dict[str, str]]] = {
             _neurons("Current<false>", traces=2),
             *({**_neurons("Subtract", columns), **BF16} for columns in (4, 2, 1)),
             {**_neurons("Readout"), **BF16},
+            *({**_neurons(shape), "GIVEN": "1"} for shape in ("Subtract", "Readout") if source == "step.cu"),
         ]
         for source in ("step.cu", "step_grad.cu")
     },

@@ -165,10 +165,20 @@ def cases() -> dict[str, Case]:
         },
         [Connection("input", "a"), Connection("a", "b"), Connection("b", "output")],
     )
+    given = Network(
+        {
+            "input": Input(18, currents=True),
+            **{name: LIF(18, grad_threshold=-math.inf) for name in "ab"},
+            "output": LI(5),
+        },
+        [*(Connection("input", name) for name in "ab"), Connection("a", "b"), Connection("b", "output")],
+    )
     adamw = {**options, "updates": Updates(name="adamw", weight_decay=0.01)}
     sgd = {**options, "updates": Updates(name="sgd", momentum=0.0)}
     return {
         "chain": Case(chain, 7, 11, 0.2, 2.0, {**options, "decoding": "mean"}),
+        "currents": Case(given, 3, 75, 0.0, 2.0, {**adamw, "decoding": "max", "options": {"weight_dtype": "bfloat16"}}),
+        "constant currents": Case(given, 3, 2, 0.0, 2.0, {**sgd, "decoding": "max"}, constant=True),
         "many samples": Case(chain, 3, 75, 0.2, 2.0, {**adamw, "decoding": "max"}),
         "wide": Case(wide, 3, 2, 0.6, 2.0, {**sgd, "decoding": "sum"}),
     }

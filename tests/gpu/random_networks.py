@@ -12,14 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparsesnn.currents import Currents
 from sparsesnn.engines.base import Batch, Step, Training
 from sparsesnn.engines.cpu.engine import CpuEngine
 from sparsesnn.engines.gpu.engine import GpuEngine
+from sparsesnn.engines.module import Model
 from sparsesnn.engines.optimizers import Updates
 from sparsesnn.errors import NotFiniteError
 from sparsesnn.host.comm import Grid
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, Resonator
-from sparsesnn.network import Connection, Network
+from sparsesnn.network import Connection, Network, gives_currents
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.surrogate import KINDS, Surrogate
 
@@ -29,7 +31,8 @@ class Case:
     """A network and how it is trained.
 
     Args:
-        n_steps, n_samples, rate: of the input.
+        n_steps, n_samples, rate: of the input; of currents, `rate` has no effect.
+        constant: currents are the same at all steps.
         scale: factor on the initial weights, so that neurons fire.
         training: arguments of `Training`.
     """
@@ -41,14 +44,22 @@ class Case:
     scale: float
     training: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
+    constant: bool = False
 
     def batch(self, number: int = 0) -> Batch:
         """A batch with labels; batches of different numbers differ."""
         rng = np.random.default_rng([self.seed, number])
         n = self.network.populations[self.network.inputs[0]].n
-        fired = rng.random((self.n_steps, self.n_samples, n)) < self.rate
-        labels = rng.integers(0, self.training["n_classes"], self.n_samples)
-        return Batch(SpikeBatch.from_dense(torch.from_numpy(fired.astype(np.float32))), torch.from_numpy(labels))
+        labels = torch.from_numpy(rng.integers(0, self.training["n_classes"], self.n_samples))
+        if self.constant:
+            return Batch(
+                SpikeBatch.constant(rng.standard_normal((self.n_samples, n), np.float32), self.n_steps), labels
+            )
+        shape, given = (self.n_steps, self.n_samples, n), gives_currents(self.network)
+        numbers = (
+            rng.standard_normal(shape, np.float32) if given else (rng.random(shape) < self.rate).astype(np.float32)
+        )
+        return Batch(SpikeBatch.from_dense(numbers, graded=given), labels)
 
 
 def neurons(rng: random.Random, n: int) -> Any:
@@ -76,14 +87,21 @@ def case(seed: int, most: int = 150) -> Case:
     rng = random.Random(seed)
     sizes = [rng.choice([1, 7, rng.randint(2, most), rng.randint(2, most)]) for _ in range(rng.randint(1, 3))]
     n_classes = rng.randint(2, 12)
-    populations: dict[str, Any] = {"input": Input(rng.choice([1, rng.randint(2, 80)]))}
+    given = rng.random() < 0.25
+    populations: dict[str, Any] = {
+        "input": Input(sizes[0] if given else rng.choice([1, rng.randint(2, 80)]), currents=given)
+    }
     connections = []
     names = ["input"]
     for k, n in enumerate(sizes):
         name = f"hidden{k}"
         populations[name] = neurons(rng, n)
         senders = [names[-1], *(other for other in names[:-1] if rng.random() < 0.3)]
-        connections += [Connection(pre, name, delay=rng.choice([0, 0, 1, 3])) for pre in senders]
+        for pre in senders:
+            if not given or pre != "input":
+                connections.append(Connection(pre, name, delay=rng.choice([0, 0, 1, 3])))
+            elif n == sizes[0]:
+                connections.append(Connection(pre, name))
         for delay in rng.choice([[], [1], [2], [1, 3]]):
             connections.append(Connection(name, name, delay=delay))
         names.append(name)
@@ -102,9 +120,8 @@ def case(seed: int, most: int = 150) -> Case:
     options = {"weight_dtype": rng.choice(["float32", "bfloat16"])}
     training = {"n_classes": n_classes, "decoding": decoding, "updates": updates, "options": options}
     shape = rng.choice([1, 5, 11]), rng.choice([1, 3, 9, 19])
-    return Case(
-        Network(populations, connections), *shape, rng.choice([0.0, 0.05, 0.3]), rng.choice([1.0, 3.0]), training, seed
-    )
+    rate, scale, constant = rng.choice([0.0, 0.05, 0.3]), rng.choice([1.0, 3.0]), given and rng.random() < 0.5
+    return Case(Network(populations, connections), *shape, rate, scale, training, seed, constant)
 
 
 def run(of: Case, kind: type[Any], n_steps: int = 3) -> tuple[Any, list[Step]]:
@@ -146,7 +163,21 @@ def differences(of: Case, n_steps: int = 3) -> list[str]:
     differ += [f"{name} in the state" for name in before.keys() ^ after.keys()]
     differ += [name for name in before.keys() & after.keys() if not equal(before[name], after[name])]
     gpu.close()
-    return differ
+    return differ + (gradient_differences(of) if gives_currents(of.network) else [])
+
+
+def gradient_differences(of: Case) -> list[str]:
+    """The parameters whose gradients differ between `Model`s on the two engines, and "input" if those of its currents do."""
+    batch, found = of.batch(), []
+    given = Currents.of(batch.spikes, None, "input", batch.spikes.n_neurons)
+    for backend in ("cpu", "gpu"):
+        model = Model(of.network, backend=backend, seed=1, **of.training.get("options", {}))
+        x = given.values.clone().requires_grad_()
+        output = model(x, n_steps=of.n_steps if of.constant else None)
+        last = output.spikes[output.output].values if output.potentials is None else output.potentials
+        last.square().sum().backward()
+        found.append({"input": x.grad, **{name: p.grad for name, p in model.named_parameters()}})
+    return [f"gradient of {name}" for name, x in found[0].items() if not equal(x, found[1][name])]
 
 
 def equal(a: Tensor, b: Tensor) -> bool:

@@ -42,7 +42,7 @@ def check_network(network: Network, who: str) -> None:
             raise DescriptionError(f"{name}: has a capacity of {p.capacity}, which {who} does not run yet; {_INSTEAD}")
         if not p.linear:
             raise DescriptionError(f"{name}: {type(p).__name__} is not linear between spikes; use backend 'dense'")
-        given = network.incoming(name)
+        given = [c for c in network.incoming(name) if not c.synapses.gives_currents]
         loops = sum(c.is_recurrent for c in given)
         if len(given) - loops > MAX_SOURCES or loops > MAX_LOOPS:
             raise DescriptionError(
@@ -55,7 +55,7 @@ def check_network(network: Network, who: str) -> None:
 def check_connections(connections: Iterable[Any], who: str) -> None:
     """The same for connections alone."""
     for c in connections:
-        if type(c.synapses) is not Dense:
+        if type(c.synapses) is not Dense and not c.synapses.gives_currents:
             raise DescriptionError(
                 f"connection {c.name}: its synapses are {c.synapses!r}, which {who} does not run; {_INSTEAD}"
             )
@@ -86,7 +86,8 @@ class GpuLayer:
     Attributes:
         name, population: as in the network.
         learnt: the parameters of its neurons that learn.
-        sources, loops: its connections.
+        sources, loops: its connections with weights.
+        is_given: whether the input gives it currents.
         width, columns, n_tiles, n_padded: of its tiles, see codelets/gpu/layout.h.
         rounds: tiles that half a warp takes in turn.
         n_threads: threads of a block that runs a sample.
@@ -97,10 +98,11 @@ class GpuLayer:
         self.name, self.layer, self.population = name, layer, layer.population
         self.n, self.fires, self.is_readout = self.population.n, fires(self.population), is_readout(self.population)
         self.learnt = self._learnt_now()
-        given = zip(network.senders(name), layer.senders, strict=True)
-        self.sources = [Link(of.pre, c.name, c.delay, c.n_pre) for of, c in given]
+        senders = zip(network.senders(name), layer.senders, strict=True)
+        self.sources = [Link(of.pre, c.name, c.delay, c.n_pre) for of, c in senders if c is not layer.given]
+        self.is_given = layer.given is not None
         self.loops = [Link(name, c.name, c.delay, c.n_pre) for c in layer.loops]
-        self.trained = [bool(layer.tensor(link.name).requires_grad) for link in self.links]
+        self.trained = self._trained_now()
         self.width = tile_width(network, name)
         self.columns = self.width // LANES
         self.n_tiles = -(-self.n // self.width)
@@ -115,19 +117,28 @@ class GpuLayer:
         self.surrogate = self.population.surrogate if self.fires else None
         self.rounds_weights = layer.weight_dtype == "bfloat16"
 
+    def _trained_now(self) -> list[bool]:
+        """Of its weights, then of its bias."""
+        bias = self.layer.tensor("bias")
+        weights = [bool(self.layer.tensor(link.name).requires_grad) for link in self.links]
+        return [*weights, bias is not None and bool(bias.requires_grad)]
+
     def _learnt_now(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.population.parameters if self.layer.tensor(p.name).requires_grad)
 
     def is_current(self) -> bool:
         """Whether the same parameters learn as when this was made."""
-        trained = [bool(self.layer.tensor(link.name).requires_grad) for link in self.links]
-        return self.learnt == self._learnt_now() and self.trained == trained
+        return self.learnt == self._learnt_now() and self.trained == self._trained_now()
+
+    @property
+    def learns(self) -> bool:
+        """Whether anything of it learns."""
+        return bool(self.learnt) or any(self.trained)
 
     @property
     def learns_numbers(self) -> bool:
         """Whether a training step changes numbers of its neurons."""
-        bias = self.layer.tensor("bias")
-        return bool(self.learnt) or (bias is not None and bias.requires_grad)
+        return bool(self.learnt) or self.trained[-1]
 
     def macros(self, traces: int) -> dict[str, str]:
         """The macros with which kernels of this layer's neurons are compiled."""

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
+from sparsesnn.currents import Currents
 from sparsesnn.engines.gpu.device import Device
 from sparsesnn.engines.gpu.layers import GpuLayer, check_network, layers_of
 from sparsesnn.engines.gpu.loss import DeviceLoss, key_of
@@ -18,7 +20,7 @@ from sparsesnn.engines.gpu.plan import MORE_ROOM, Shape, buffers, first_room
 from sparsesnn.engines.gpu.weights import DeviceWeights
 from sparsesnn.errors import DescriptionError, DeviceMemoryError, ShapeError
 from sparsesnn.loss import CrossEntropy
-from sparsesnn.network import Network
+from sparsesnn.network import Network, gives_currents
 from sparsesnn.spikes import SpikeBatch
 
 #: shapes of batches whose buffers are kept: those of training, its last batch, and evaluation
@@ -44,15 +46,21 @@ class Program:
         self.device, self.network = device, network
         self.layers = layers_of(network, layers)
         self.weights = DeviceWeights(device, self.layers)
-        self.source = network.inputs[0]
-        self._passes: dict[tuple[int, int, bool, bool], Passes] = {}
+        self.source, self.reads_currents = network.inputs[0], gives_currents(network)
+        self._passes: dict[tuple[Any, ...], Passes] = {}
         self._rooms: dict[tuple[int, str], int] = {}
         self._numbers: dict[str, npt.NDArray[np.float32]] = {}
         self._seen: frozenset[int] = frozenset()
         self.n_passes = 0
 
-    def check(self, spikes: SpikeBatch) -> SpikeBatch:
-        """The input in the form that kernels read. Errors: those of lists that break their invariants."""
+    def check(self, given: Any) -> SpikeBatch | Currents:
+        """The input in the form that kernels read. Errors: those of lists that break their invariants, and of `Currents.of`."""
+        if not self.reads_currents:
+            return self._check_lists(given)
+        currents = Currents.of(given, None, "input", self.network.populations[self.source].n)
+        return replace(currents, values=currents.values.to("cpu", torch.float32))
+
+    def _check_lists(self, spikes: SpikeBatch) -> SpikeBatch:
         if spikes.values is not None and spikes.values.requires_grad:
             raise DescriptionError(
                 "input: its values want a gradient, which backend 'gpu' does not compute; use backend 'cpu', or give spikes.detach()"
@@ -66,13 +74,13 @@ class Program:
 
     def forward(
         self,
-        spikes: SpikeBatch,
+        given: SpikeBatch | Currents,
         tensors: Mapping[str, Mapping[str, Tensor]],
         *,
         saves: bool,
         loss: CrossEntropy | None = None,
     ) -> Passes:
-        """Runs the network on checked lists, again if lists need more room.
+        """Runs the network on checked input (see `check`), again if lists need more room.
 
         Args:
             tensors: of each layer, see `GpuLayer.tensors`.
@@ -82,14 +90,14 @@ class Program:
         self.n_passes += 1
         numbers = {name: self._numbers_of(layer, tensors[name]) for name, layer in self.layers.items()}
         while True:
-            passes = self._passes_for(spikes, saves)
-            passes.put(spikes, numbers)
+            passes = self._passes_for(given, saves)
+            passes.put(given, numbers)
             needs = passes.forward() if loss is None else self._loss_of(passes, loss).step(loss)
             rooms = self._better_rooms(passes.shape, needs)
             if not rooms:
                 return passes
             self._rooms.update(rooms)
-            self._forget(spikes.n_steps)
+            self._forget(given.n_steps)
 
     @property
     def passes(self) -> Passes:
@@ -137,10 +145,18 @@ class Program:
         for key in [key for key in self._passes if key[0] == n_steps]:
             self._passes.pop(key).close()
 
-    def _passes_for(self, spikes: SpikeBatch, saves: bool) -> Passes:
-        key = spikes.n_steps, spikes.n_samples, saves, spikes.graded
+    def _passes_for(self, given: SpikeBatch | Currents, saves: bool) -> Passes:
+        n_steps, n_ids, kind = given.n_steps, 0, {}
+        if isinstance(given, Currents):
+            kind = {
+                "n_given": 1 if given.is_constant else n_steps,
+                "learns_input": saves and given.values.requires_grad,
+            }
+        else:
+            n_ids, kind = given.ids.numel(), {"graded": given.graded}
+        key = n_steps, given.n_samples, saves, *kind.values()
         found = self._passes.pop(key, None)
-        if found is not None and found.shape.n_input >= spikes.ids.numel():
+        if found is not None and found.shape.n_input >= n_ids:
             self._passes[key] = found  # the last one used
             return found
         if found is not None:
@@ -148,13 +164,11 @@ class Program:
         while len(self._passes) >= KEPT:
             self._passes.pop(next(iter(self._passes))).close()
         rooms = {
-            name: self._rooms.setdefault((spikes.n_steps, name), first_room(layer.n, spikes.n_steps))
+            name: self._rooms.setdefault((n_steps, name), first_room(layer.n, n_steps))
             for name, layer in self.layers.items()
             if layer.fires
         }
-        shape = Shape(
-            spikes.n_steps, spikes.n_samples, int(MORE_ROOM * spikes.ids.numel()) + 1, rooms, saves, spikes.graded
-        )
+        shape = Shape(n_steps, given.n_samples, int(MORE_ROOM * n_ids) + 1, rooms, saves, **kind)
         try:
             made = Passes(self.device, self.layers, self.weights, self.source, shape)
         except DeviceMemoryError as error:

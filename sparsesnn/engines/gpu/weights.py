@@ -80,7 +80,7 @@ class DeviceWeights:
         self.n_rooms = 0
         self._kernels = device.compile("update.cu", {}, ["column_squares", "adam", "sgd", "average", "round_weights"])
         for layer in layers.values():
-            for link, learns in zip(layer.links, layer.trained, strict=True):
+            for link, learns in zip(layer.links, layer.trained, strict=False):  # the bias comes last
                 name = f"layers.{layer.name}.{link.name}"
                 matrix = Matrix(name, link.n_pre, layer.n, layer.width, learns)
                 self.matrices[layer.name, link.name] = matrix
