@@ -21,16 +21,17 @@ struct StepArgs {
   Global<const float> entries;               // [entries][neurons], of the shape
   Global<const float> derivatives;           // [TRACES][entries][neurons]
   Global<const float> grad_threshold, bias;  // [neurons]
-  Global<const float> given;                 // currents, [T, B, N], or [B, N] for all steps
   // of neurons that fire: their lists; fields: [fields][B·room], σ', then x, then ∂(x - θ)/∂p
   Global<int32> begin, n_spikes, n_listed, needed;  // [T·B]; needed: [B], the entries of each sample
   Global<uint16> ids;                               // [B·room]
   Global<float> fields;
-  Global<float> potentials;  // of a readout, [T, B, N]
-  Global<float> rows;        // its states and currents, [states + 1][T·B][neurons], if parameters learn; or null
+  Global<float> potentials;   // of a readout, [T, B, N]
+  Global<float> rows;         // its states and currents, [states + 1][T·B][neurons], if parameters learn; or null
+  Global<const float> given;  // currents, [T, B, N], or [B, N] for all steps
   int32 n_sources, n_loops, n, n_tiles, n_steps, n_samples, room;
-  int32 surrogate, saves, records_x, traces_spikes, detaches, given_step;  // given_step: rows of `given` from step to step
+  int32 surrogate, saves, records_x, traces_spikes, detaches;
   float slope;
+  int32 given_step;  // rows of `given` from step to step; before `slope` it makes some kernels spill
 };
 
 template <class F>

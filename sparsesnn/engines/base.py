@@ -183,6 +183,8 @@ class Engine(ABC):
     counts_phases: ClassVar[bool] = False
     #: the engine that runs its networks layer by layer on this machine, for `load_run`; "": itself
     on_host: ClassVar[str] = ""
+    #: the engine whose bits it promises, on any of its devices: a run may continue on another engine with the same one; "": none
+    bits_of: ClassVar[str] = ""
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         self.check(name, network, training)

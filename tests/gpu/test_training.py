@@ -326,25 +326,39 @@ def test_a_batch_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error.value.needed > 1_000_000
 
 
+DIGITS = [
+    "digits",
+    "--batch",
+    "64",
+    "--set",
+    "data.n_steps=8",
+    "--set",
+    "optim.schedule=constant",
+    "--set",
+    "train.plots=false",
+    "--quiet",
+]
+
+
 @pytest.mark.slow
-def test_command_line(tmp_path: Path) -> None:
-    """A run that changes engines has the weights of a run on one."""
-    digits = [
-        "digits",
-        "--net",
-        "auto-12r-auto",
-        "--batch",
-        "64",
-        "--set",
-        "data.n_steps=8",
-        "--set",
-        "train.plots=false",
-        "--quiet",
-    ]
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["--net", "auto-12r-auto"],
+        ["--net", "auto-12r-auto", "--set", "optim.name=sgd", "--set", "train.weight_dtype=bfloat16"],
+        ["--net", "currents-64-auto", "--set", "data.encoding=direct"],
+    ],
+    ids=["adamw", "sgd, bfloat16", "currents"],
+)
+def test_command_line(settings: list[str], tmp_path: Path) -> None:
+    """A run of each engine, and one that changes engines after an epoch, end with the same weights."""
 
     def go(out: str, *more: str) -> str:
-        assert main(["train", *digits, "--out", str(tmp_path / out), *more]) == 0
+        assert main(["train", *DIGITS, *settings, "--out", str(tmp_path / out), *more]) == 0
         found: str = json.loads((tmp_path / out / "result.json").read_text())["weights_sha256"]
         return found
 
-    assert go("cpu", "--epochs", "1") == go("gpu", "--epochs", "1", "--backend", "gpu")
+    whole = go("cpu", "--epochs", "2")
+    go("both", "--epochs", "1", "--backend", "gpu")
+    assert go("both", "--epochs", "2", "--backend", "cpu", "--resume", "auto") == whole
+    assert go("gpu", "--epochs", "2", "--backend", "gpu") == whole

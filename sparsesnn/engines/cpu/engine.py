@@ -43,6 +43,7 @@ class CpuEngine(TorchEngine):
     runner: ClassVar[type[Runner] | None] = CpuRunner
     launchers: ClassVar[Sequence[str]] = ("mpirun", "poprun")
     takes_shards = True
+    bits_of = "cpu"
     counts_phases = True
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:

@@ -56,6 +56,7 @@ class GpuEngine(TorchEngine):
     runner: ClassVar[type[Runner] | None] = GpuRunner
     copies_weights = True
     on_host = "cpu"
+    bits_of = "cpu"
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         super().__init__(name, network, training, grid)

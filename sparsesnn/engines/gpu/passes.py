@@ -381,7 +381,7 @@ class Passes:
             given: the layers whose output has a gradient already.
             once: the gradient of potentials is the same at all steps.
         """
-        layers = [self.layers[name] for name in reversed(self.layers) if name in self.saving]
+        layers = [layer for name, layer in self.layers.items() if name in self.saving][::-1]
         read = {link.pre for layer in layers for link in layer.sources}
         for layer in layers:
             if layer.name not in given and layer.name not in read:

@@ -146,7 +146,8 @@ class Program:
             self._passes.pop(key).close()
 
     def _passes_for(self, given: SpikeBatch | Currents, saves: bool) -> Passes:
-        n_steps, n_ids, kind = given.n_steps, 0, {}
+        n_steps, n_ids = given.n_steps, 0
+        kind: dict[str, Any]
         if isinstance(given, Currents):
             kind = {
                 "n_given": 1 if given.is_constant else n_steps,

@@ -98,7 +98,7 @@ class GpuRunner(Runner):
         potentials: str,
     ) -> tuple[Tensor, Output] | None:
         if isinstance(spikes, Currents) and spikes.values.requires_grad and torch.is_grad_enabled():
-            return None  # autograd goes on to what made them
+            return None  # autograd continues to what made them
         program = self._ready(model, {}, heard, potentials)
         if not any(layer.learns for layer in program.layers.values()):
             return None
