@@ -1,7 +1,6 @@
 // Deliver: adds the weights of a list to a lane's columns of the currents of one tile, ids ascending, one after the
 // other. A spike with a value adds value·weight; 1·weight is the weight. Four rows are on their
-// way at a time. weight: packed, see layout.h. Cost: 64·COLUMNS bytes from L2 an id and
-// tile.
+// way at a time. weight: packed, see layout.h. Cost: 64·COLUMNS bytes from L2 an id and tile, of bfloat16 half of it.
 #pragma once
 
 #include "codelets/gpu/layout.h"
@@ -9,7 +8,7 @@
 namespace sparsesnn::SPARSESNN_ISA {
 
 template <int columns>
-inline void deliver(float (&current)[columns], Global<const float> weight, int n_tiles, int tile, int lane,
+inline void deliver(float (&current)[columns], Global<const Weight> weight, int n_tiles, int tile, int lane,
                     Global<const uint16> ids, Global<const float> values, int begin, int n_ids) {
   constexpr int n_together = 4;
   for (int j = 0; j < n_ids; j += n_together) {

@@ -1,11 +1,11 @@
-// Gradients of deliver: of list values, of weights, and of numbers per neuron.
+// Gradients of deliver: of list values, of weights, of given currents, and of numbers per neuron.
 //
 // A sender's spikes, in the order in which its gradient adds them, are the bits of its row of words: for each group of
 // 8 samples, steps descending, then samples ascending. So nothing is sorted: each spike sets its bit.
 //
 // A launch takes a wave of samples, whole groups from first_sample on; d_currents holds their rows, [T·n_wave].
 //
-// Macro: COLUMNS, of the receiving layer.
+// Macros: COLUMNS, of the receiving layer; WEIGHT, see layout.h.
 #include "codelets/gpu/dot.h"
 
 namespace sparsesnn::SPARSESNN_ISA {
@@ -14,8 +14,9 @@ namespace sparsesnn::SPARSESNN_ISA {
 
 struct ListGradArgs {
   DeviceLists lists;
-  Global<const float> weight, d_currents;  // packed
-  Global<float> d_values;                  // of each entry, written, or added to
+  Global<const Weight> weight;     // packed
+  Global<const float> d_currents;  // likewise
+  Global<float> d_values;          // of each entry, written, or added to
   int32 n_tiles, n_steps, n_samples, delay, adds, first_sample, n_wave;
 };
 
@@ -133,6 +134,31 @@ KERNEL(add_leaves, AddLeavesArgs, 256) {
     const int64 to = static_cast<int64>(a.pairs[2 * pair]) * a.size + k;
     const int64 from = static_cast<int64>(a.pairs[2 * pair + 1]) * a.size + k;
     a.sums[to] = a.sums[to] + a.sums[from];
+  }
+}
+
+// ---- ∂L/∂i of given currents --------------------------------------------------------------------------------------
+
+struct GivenGradArgs {
+  Global<const float> d_currents;  // packed
+  Global<float> d_given;           // [T, B, N], or [B, N] for all steps: written, or added to
+  int32 n, n_tiles, n_steps, n_samples, once, adds, first_sample, n_wave;  // once: the same at all steps
+};
+
+// A block for a tile and a sample, a thread for each neuron. Sums over steps have steps descending.
+KERNEL(given_grad, GivenGradArgs, 64) {
+  constexpr int width = COLUMNS * n_lanes;
+  const int tile = block_index() % a.n_tiles, sample = block_index() / a.n_tiles, n = thread_index();
+  const int64 neuron = static_cast<int64>(tile) * width + n, b = a.first_sample + sample;
+  if (n >= width || neuron >= a.n) return;
+  float sum = 0.0f;
+  for (int t = a.n_steps - 1; t >= 0; --t) {
+    const int64 row = static_cast<int64>(t) * a.n_wave + sample;
+    const float d = a.d_currents[packed_at<COLUMNS>(row, a.n_tiles, tile, n % n_lanes) + n / n_lanes];
+    sum = a.once && t + 1 < a.n_steps ? sum + d : d;
+    if (a.once && t) continue;
+    const int64 to = (static_cast<int64>(t) * a.n_samples + b) * a.n + neuron;
+    a.d_given[to] = a.adds ? a.d_given[to] + sum : sum;
   }
 }
 

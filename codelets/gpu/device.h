@@ -82,6 +82,21 @@ inline void load_columns(float (&columns)[n], Global<const float> x, int64 k) {
   }
 }
 
+// The same for bfloat16, the upper halves of floats.
+template <int n>
+inline void load_columns(float (&columns)[n], Global<const uint16> x, int64 k) {
+  const auto widened = [](uint16 upper) { return __uint_as_float(static_cast<uint32>(upper) << 16); };
+  if constexpr (n == 4) {
+    const ushort4 v = *reinterpret_cast<const ushort4*>(x + k);
+    columns[0] = widened(v.x), columns[1] = widened(v.y), columns[2] = widened(v.z), columns[3] = widened(v.w);
+  } else if constexpr (n == 2) {
+    const ushort2 v = *reinterpret_cast<const ushort2*>(x + k);
+    columns[0] = widened(v.x), columns[1] = widened(v.y);
+  } else {
+    columns[0] = widened(x[k]);
+  }
+}
+
 template <int n>
 inline void store_columns(Global<float> x, int64 k, const float (&columns)[n]) {
   if constexpr (n == 4)

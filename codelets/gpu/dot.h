@@ -54,9 +54,9 @@ inline float sum_tiles(int n_tiles, Dot&& dot) {
   return sum;
 }
 
-// The part of a lane of Σ over a tile's neurons of row · d, both packed.
+// The part of a lane of Σ over a tile's neurons of a row of weights · d, both packed.
 template <int columns>
-inline float lane_dot(Global<const float> rows, int64 row, Global<const float> d, int64 d_row, int n_tiles, int tile,
+inline float lane_dot(Global<const Weight> rows, int64 row, Global<const float> d, int64 d_row, int n_tiles, int tile,
                       int lane) {
   float w[columns], x[columns];
   load_columns(w, rows, packed_at<columns>(row, n_tiles, tile, lane));

@@ -14,6 +14,17 @@
 
 namespace sparsesnn::SPARSESNN_ISA {
 
+// Weights as kernels read them: float, or uint16 for bfloat16, the upper half of a float.
+#ifndef WEIGHT
+#define WEIGHT float
+#endif
+using Weight = WEIGHT;
+
+// Whether currents are given to a layer, next to its bias.
+#ifndef GIVEN
+#define GIVEN 0
+#endif
+
 constexpr int n_lanes = 16, group_samples = 8, max_sources = 4, max_loops = 2;
 
 struct DeviceLists {
@@ -25,13 +36,13 @@ struct DeviceLists {
 // A population that sends to a layer; step t reads list t - delay.
 struct Source {
   DeviceLists lists;
-  Global<const float> weight;  // [M][tiles][16][COLUMNS]
+  Global<const Weight> weight;  // [M][tiles][16][COLUMNS]
   int32 delay, n_pre;
 };
 
 // A recurrent connection; step t reads the layer's own list t - delay.
 struct Loop {
-  Global<const float> weight;
+  Global<const Weight> weight;
   int32 delay, unused;
 };
 

@@ -3,9 +3,10 @@
 // just written; the barriers of a step are those around them.
 //
 // Macros: SHAPE, of codelets/neuron.h; COLUMNS, neurons of a tile per lane; ROUNDS; TRACES, trained parameters of
-// neurons that fire; FIRES; CAPACITY, whether lists have one; THREADS, at most, of a block.
+// neurons that fire; FIRES; CAPACITY, whether lists have one; THREADS, at most, of a block; WEIGHT and GIVEN, see
+// layout.h.
 //
-// Cost of a sample: 4 bytes from L2 per arriving spike and neuron; launched with B blocks.
+// Cost of a sample: 4 bytes from L2 (bfloat16: 2) per arriving spike and neuron; launched with B blocks.
 #include "codelets/gpu/deliver.h"
 #include "codelets/gpu/select.h"
 #include "codelets/neuron.h"
@@ -32,6 +33,9 @@ struct StepArgs {
   int32 n_sources, n_loops, n, n_tiles, n_steps, n_samples, room;
   int32 capacity, surrogate, saves, records_x, traces_spikes, detaches;
   float slope;
+  // of a network whose input is currents; further up, they make some kernels spill
+  Global<const float> given;  // [T, B, N], or [B, N] for all steps
+  int32 given_step;           // rows of `given` from step to step
 };
 
 template <class F>
@@ -61,6 +65,11 @@ KERNEL(step, StepArgs, THREADS) {
         float current[COLUMNS];
         const int64 first = static_cast<int64>(tile) * width + lane;
         for (int k = 0; k < COLUMNS; ++k) current[k] = a.bias ? float(a.bias[first + k * n_lanes]) : 0.0f;
+        if constexpr (GIVEN)
+          for (int k = 0; k < COLUMNS; ++k) {
+            const int64 neuron = first + k * n_lanes, row = static_cast<int64>(t) * a.given_step + b;
+            if (neuron < a.n) current[k] = current[k] + a.given[row * a.n + neuron];
+          }
         for (int s = 0; s < a.n_sources; ++s) {
           const Source& from = a.sources[s];
           if (t < from.delay) continue;

@@ -2,7 +2,7 @@
 // sample, half a warp a tile. In a step the halves first take listed neurons in turn, each for ∂L/∂value through the
 // recurrent connections; then every thread moves the adjoint of its own neurons.
 //
-// Macros: as for step.cu. Of a readout, TRACES counts its trained parameters.
+// Macros: as for step.cu, without GIVEN. Of a readout, TRACES counts its trained parameters.
 //
 // A launch takes a wave of samples, from first_sample on, so that ∂L/∂i stays in L2 until its products are computed.
 //
@@ -56,7 +56,8 @@ KERNEL(step_grad, StepGradArgs, THREADS) {
         for (int l = 0; l < a.n_loops; ++l) {
           const int later = t + a.loops[l].delay;
           if (later >= a.n_steps) continue;
-          const Global<const float> weight = a.loops[l].weight, d_currents = a.d_currents;
+          const Global<const Weight> weight = a.loops[l].weight;
+          const Global<const float> d_currents = a.d_currents;
           const int64 row = static_cast<int64>(later) * a.n_wave + block_index();
           const float through = sum_tiles(a.n_tiles, [&](int tile) {
             return lane_dot<COLUMNS>(weight, neuron, d_currents, row, a.n_tiles, tile, lane);

@@ -47,6 +47,42 @@ KERNEL(adam, AdamArgs, 256) {
   a.s[k] = s;
 }
 
+struct SgdArgs {
+  Global<float> w, m;              // m: null without momentum
+  Global<const float> d, numbers;  // numbers: learning rate, momentum, weight decay, and the factor of clipping
+  int32 n, clips;
+};
+
+// The formula and its order are those of sparsesnn/engines/sgd.py.
+KERNEL(sgd, SgdArgs, 256) {
+  const int k = block_index() * block_size() + thread_index();
+  if (k >= a.n) return;
+  const float lr = a.numbers[0], momentum = a.numbers[1], weight_decay = a.numbers[2], w = a.w[k];
+  float d = a.d[k];
+  if (a.clips) d = d * a.numbers[3];
+  if (weight_decay != 0.0f) d = d + weight_decay * w;
+  if (a.m) {
+    d = momentum * a.m[k] + d;
+    a.m[k] = d;
+  }
+  a.w[k] = w - lr * d;
+}
+
+struct RoundArgs {
+  Global<const float> w;
+  Global<uint16> rounded;
+  int32 n;
+};
+
+// Weights as bfloat16, the nearest ones, of two equally near ones the even one. NaN stays NaN.
+KERNEL(round_weights, RoundArgs, 256) {
+  const int k = block_index() * block_size() + thread_index();
+  if (k >= a.n) return;
+  const float w = a.w[k];
+  const uint32 bits = bits_of(w);
+  a.rounded[k] = static_cast<uint16>(w != w ? 0x7fc0u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
 struct AverageArgs {
   Global<float> average;
   Global<const float> w, numbers;  // numbers: decay, 1 - decay

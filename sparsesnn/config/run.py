@@ -140,12 +140,15 @@ def all_options(table: Mapping[str, Any] | None = None) -> dict[str, Option]:
 def differences(old: Config, new: Config, *, finished: bool = False) -> list[str]:
     """Differences between two configurations that prevent continuing one as the other, as "key: old → new".
 
-    `train.epochs` may grow if the learning rate does not depend on it, or if the old run is `finished`.
+    `train.epochs` may grow if the learning rate does not depend on it, or if the old run is `finished`;
+    `train.backend` may be another engine with the same bits.
     """
     before, after = tables.flatten(old.to_dict()), tables.flatten(new.to_dict())
     free = {name for name, known in new.options().items() if known.free}
     if engines.replicas_count(new.train.backend):
         free.discard("parallel.replicas")
+    if engines.have_same_bits(old.train.backend, new.train.backend):
+        free |= {"train.backend", "train.device"}
     if (finished or new.optim.schedule == "constant") and new.train.epochs >= old.train.epochs:
         free.add("train.epochs")
     names = [*before, *(name for name in after if name not in before)]

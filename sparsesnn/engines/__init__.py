@@ -90,6 +90,12 @@ def on_host(name: str) -> str:
     return engine_class(name).on_host or name
 
 
+def have_same_bits(one: str, other: str) -> bool:
+    """Whether two engines promise the same bits, so that a run may change from one to the other."""
+    bits_of = engine_class(one).bits_of
+    return bool(bits_of) and bits_of == engine_class(other).bits_of
+
+
 def samples_of_rank(name: str, batch: int, n_ranks: int) -> int:
     """See `Engine.samples_of_rank`."""
     return engine_class(name).samples_of_rank(batch, n_ranks)
@@ -152,6 +158,7 @@ __all__ = [
     "check_options",
     "engine_class",
     "engine_grid",
+    "have_same_bits",
     "make_engine",
     "names",
     "on_host",

@@ -40,8 +40,8 @@ def weight_dtype(*others: str) -> Any:
     """The option of engines that can round weights when reading them; `others`: the types allowed besides float32."""
     return option(
         "float32",
-        "how weights are read; those that learn stay float32. bfloat16 (cpu) or float16 (IPU): rounded, half the bytes. int8, int4 (cpu, "
-        "dense): rounded to integers times a scale per receiving neuron",
+        "how weights are read; those that learn stay float32. bfloat16 (cpu, gpu) or float16 (IPU): rounded, half the bytes. int8, int4 "
+        "(cpu, dense): rounded to integers times a scale per receiving neuron",
         choices=("float32", *others),
     )
 
@@ -183,6 +183,8 @@ class Engine(ABC):
     counts_phases: ClassVar[bool] = False
     #: the engine that runs its networks layer by layer on this machine, for `load_run`; "": itself
     on_host: ClassVar[str] = ""
+    #: the engine whose bits it promises, on any of its devices: a run may continue on another engine with the same one; "": none
+    bits_of: ClassVar[str] = ""
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         self.check(name, network, training)

@@ -73,7 +73,7 @@ class Layer(Loadable, PopulationModule):
         dense_mode: how "dense" computes, see `sparsesnn.dense`; all modes give the same results, "auto" is the fastest.
         history: number of its last output steps that the state keeps.
         weight_dtype: "bfloat16": spikes and gradients read the weights rounded to bfloat16 (half the bytes); sums and the
-            trained weights stay float32; backend "cpu" only. "int8", "int4": weights are rounded to integers times a scale
+            trained weights stay float32; backends "cpu" and "gpu". "int8", "int4": weights are rounded to integers times a scale
             per receiving neuron when read, and the gradient passes to the float32 weights; see `sparsesnn.rounding`.
         generator: source of the random initial weights, U(±1/√n_pre); None: PyTorch's, which `torch.manual_seed` sets.
         runner: the model's runner; None: the engine of `backend` makes one.

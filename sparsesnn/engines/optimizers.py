@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from sparsesnn.parameters import DELAYS, PopulationModule
 GROUPS = ("weights", "recurrent", "readout", "bias", "neurons", "delays")
 #: the default factor of axonal delays: they are numbers of steps, so a learning rate for weights would hardly change them
 DELAYS_FACTOR = 100.0
+
+_FUSED_SGD = partial(torch.optim.SGD, fused=True)
 
 
 @dataclass(frozen=True)
@@ -67,13 +70,18 @@ class Updates:
 
 
 def make_optimizer(
-    model: nn.Module, updates: Updates, adam: Callable[..., torch.optim.Optimizer] = torch.optim.Adam, **more: Any
+    model: nn.Module,
+    updates: Updates,
+    adam: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
+    sgd: Callable[..., torch.optim.Optimizer] = _FUSED_SGD,
+    **more: Any,
 ) -> torch.optim.Optimizer:
     """Makes the optimizer, with one parameter group for each of `GROUPS` that has members.
 
     Args:
         adam: the class for adam or adamw.
-        more: further arguments for that class.
+        sgd: the class for sgd.
+        more: further arguments for `adam`.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, PopulationModule)]
     names = {id(p): name for layer in layers for name, p in _group_names(layer)}
@@ -89,7 +97,7 @@ def make_optimizer(
         if (members := [p for p in model.parameters() if names.get(id(p), "neurons") == name])
     ]
     if updates.name == "sgd":
-        return torch.optim.SGD(groups, lr=updates.lr, momentum=updates.momentum, fused=True)
+        return sgd(groups, lr=updates.lr, momentum=updates.momentum)
     return adam(groups, lr=updates.lr, betas=(updates.beta1, updates.beta2), eps=updates.eps, **more)
 
 

@@ -34,8 +34,9 @@ def test_pages_without_data(name: str) -> None:
     run_blocks(DOCS / f"{name}.md")
 
 
-def test_own_data(capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_data(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sections before recordings, which need files of a camera."""
+    monkeypatch.chdir(tmp_path)
     text = (DOCS / "data.md").read_text(encoding="utf-8")
     run_blocks(DOCS / "data.md", text[: text.index("## Recordings")])
     assert "SpikeBatch(T=100, B=16, N=921600: 3 spikes" in capsys.readouterr().out

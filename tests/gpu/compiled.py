@@ -55,6 +55,9 @@ def _neurons(
     return {name: str(value) for name, value in macros.items()}
 
 
+#: weights that are read as bfloat16
+BF16 = {"WEIGHT": "uint16"}
+
 #: macros with which each source is compiled (`GpuLayer.macros`)
 VARIANTS: dict[str, list[dict[str, str]]] = {
     **{
@@ -67,10 +70,13 @@ VARIANTS: dict[str, list[dict[str, str]]] = {
             _neurons("Current<false>", traces=2),
             *(_neurons(shape, capacity=1) for shape in ("Subtract", "Zero", "Adaptive<true>")),
             *(_neurons("Subtract", rounds=rounds, threads=1024, capacity=1) for rounds in (1, 2, 4)),
+            *({**_neurons("Subtract", columns), **BF16} for columns in (4, 2, 1)),
+            {**_neurons("Readout"), **BF16},
+            *({**_neurons(shape), "GIVEN": "1"} for shape in ("Subtract", "Readout") if source == "step.cu"),
         ]
         for source in ("step.cu", "step_grad.cu")
     },
-    "deliver_grad.cu": [{"COLUMNS": columns} for columns in ("4", "2", "1")],
+    "deliver_grad.cu": [{"COLUMNS": columns, **more} for more in ({}, BF16) for columns in ("4", "2", "1")],
     "dropout.cu": [{}],
     "loss.cu": [{}],
     "update.cu": [{}],

@@ -39,6 +39,8 @@ EQUIVALENT = {
     "dot.h: if (n_full)": "add_blocks adds nothing of 0 blocks",
     "step.cu: if (a.n_loops)": "one more barrier; without loops no one needs it",
     "update.cu: if (a.clips)": "without clipping the factor is 1",
+    "update.cu: if (a.clips) #2": "the same",
+    "update.cu: if (weight_decay != 0.0f)": "adds a product with 0; only the sign of a zero may change",
 }
 #: the changes that the fast tests try
 SAMPLE = (
@@ -181,14 +183,25 @@ def cases() -> dict[str, Case]:
             Connection("b", "output"),
         ],
     )
+    given = Network(
+        {
+            "input": Input(18, currents=True),
+            **{name: LIF(18, grad_threshold=-math.inf) for name in "ab"},
+            "output": LI(5),
+        },
+        [*(Connection("input", name) for name in "ab"), Connection("a", "b"), Connection("b", "output")],
+    )
     adamw = {**options, "updates": Updates(name="adamw", weight_decay=0.01)}
+    sgd = {**options, "updates": Updates(name="sgd", momentum=0.0)}
     return {
         "limited": Case(
             limited, 5, 9, 0.4, 2.0, {**options, "decoding": "mean", "dropout": Dropout(neurons=0.2, spikes=0.3)}
         ),
         "chain": Case(chain, 7, 11, 0.2, 2.0, {**options, "decoding": "mean"}),
+        "currents": Case(given, 3, 75, 0.0, 2.0, {**adamw, "decoding": "max", "options": {"weight_dtype": "bfloat16"}}),
+        "constant currents": Case(given, 3, 2, 0.0, 2.0, {**sgd, "decoding": "max"}, constant=True),
         "many samples": Case(chain, 3, 75, 0.2, 2.0, {**adamw, "decoding": "max"}),
-        "wide": Case(wide, 3, 2, 0.6, 2.0, {**adamw, "decoding": "sum"}),
+        "wide": Case(wide, 3, 2, 0.6, 2.0, {**sgd, "decoding": "sum"}),
     }
 
 

@@ -20,11 +20,11 @@ from sparsesnn.engines.base import Batch, Training
 from sparsesnn.engines.cpu.engine import CpuEngine
 from sparsesnn.engines.dropout import Dropout
 from sparsesnn.engines.gpu import passes, program
+from sparsesnn.engines.gpu.choose import open_device
 from sparsesnn.engines.gpu.engine import GpuEngine
 from sparsesnn.engines.gpu.layout import find_leaves, make_waves, pack, unpack
 from sparsesnn.engines.optimizers import Updates
 from sparsesnn.errors import (
-    ConfigError,
     DescriptionError,
     DeviceMemoryError,
     NotFiniteError,
@@ -213,8 +213,17 @@ def test_weights_that_are_not_finite_change_nothing() -> None:
     gpu.close()
 
 
-def test_the_other_engine_goes_on_from_a_state() -> None:
-    of = plain("20-40r-10", updates=Updates(ema=0.9, clip_norm=0.5), dropout=Dropout(neurons=0.2))
+@pytest.mark.parametrize(
+    ("updates", "weight_dtype"),
+    [
+        (Updates(ema=0.9, clip_norm=0.5), "float32"),
+        (Updates("sgd", clip_norm=0.5), "bfloat16"),
+        (Updates("sgd", momentum=0.0, weight_decay=0.01), "float32"),
+    ],
+    ids=["adamw", "momentum", "sgd"],
+)
+def test_the_other_engine_goes_on_from_a_state(updates: Updates, weight_dtype: str) -> None:
+    of = plain("20-40r-10", updates=updates, dropout=Dropout(neurons=0.2), options={"weight_dtype": weight_dtype})
     of = replace(of, network=parse_net("20-40r-10", capacity=9))
     ends = []
     for first, second in ((CpuEngine, CpuEngine), (CpuEngine, GpuEngine), (GpuEngine, CpuEngine)):
@@ -232,13 +241,15 @@ def test_the_other_engine_goes_on_from_a_state() -> None:
         assert all(equal(x, end[name]) for name, x in ends[0].items())
 
 
-@pytest.mark.parametrize("decoding", ["mean", "softmax_sum"])
-def test_model(decoding: str) -> None:
+@pytest.mark.parametrize(
+    ("decoding", "weight_dtype"), [("mean", "float32"), ("softmax_sum", "float32"), ("mean", "bfloat16")]
+)
+def test_model(decoding: str, weight_dtype: str) -> None:
     """Autograd, hidden values in the loss, and a pass in between."""
     gradients = []
     for backend in ("cpu", "gpu"):
         torch.manual_seed(0)
-        model = Model(parse_net("20-30r-25-10"), backend=backend, seed=1)
+        model = Model(parse_net("20-30r-25-10"), backend=backend, seed=1, weight_dtype=weight_dtype)
         with torch.no_grad():
             for p in model.parameters():
                 p.mul_(3)
@@ -301,6 +312,33 @@ def test_frozen_weights(capacity: int | None) -> None:
     assert all(p.grad is None or torch.equal(p.grad, names[name].grad) for name, p in models[1].named_parameters())
 
 
+def test_weights_are_rounded_as_in_torch() -> None:
+    """To the nearest, of two equally near ones to the even one; NaN stays NaN."""
+    bits = np.random.default_rng(0).integers(0, 2**32, (37, 20), np.uint32)
+    bits[0] = [
+        0x3F808000,
+        0x3F818000,
+        0x7F7FFFFF,
+        0x7F800000,
+        0xFF800000,
+        0x7FFFFFFF,
+        0x00000001,
+        0x80000000,
+        0x3F80FFFF,
+        0x7F7F7FFF,
+    ] * 2
+    model = Model(parse_net("37-20"), weight_dtype="bfloat16")
+    on_device = program.Program(open_device("cuda"), model.network, model.layers._modules)
+    weights = torch.from_numpy(bits.view(np.float32))
+    on_device.weights.put_one("output", "input->output", weights)
+    (matrix,) = on_device.weights.matrices.values()
+    packed = np.empty(matrix.shape, np.uint16)
+    on_device.device.download(matrix.read, packed)
+    found = torch.from_numpy(unpack(packed, 20).copy()).view(torch.bfloat16)
+    assert equal(found, weights.bfloat16())
+    on_device.close()
+
+
 def test_layout() -> None:
     rng = random.Random(0)
     for n, width in ((1, 16), (17, 16), (20, 32), (130, 64)):
@@ -357,17 +395,6 @@ def test_networks_that_it_does_not_run(network: Network, message: str) -> None:
         Model(network, backend="gpu")
 
 
-@pytest.mark.parametrize(
-    ("training", "message"),
-    [
-        ({"updates": Updates(name="sgd")}, "optim.name.*sgd"),
-    ],
-)
-def test_runs_that_it_does_not_do(training: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        GpuEngine("gpu", parse_net("5-8-2"), Training(2, "mean", **training), Grid.alone())
-
-
 def test_dropout_that_it_does_not_draw() -> None:
     model, spikes = Model(parse_net("20-8-10"), backend="gpu"), plain().batch().spikes
     with pytest.raises(DescriptionError, match="(?s)dropout.*no draws.*backend 'cpu'"):
@@ -404,27 +431,39 @@ def test_a_batch_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error.value.needed > 1_000_000
 
 
+DIGITS = [
+    "digits",
+    "--batch",
+    "64",
+    "--set",
+    "data.n_steps=8",
+    "--set",
+    "optim.schedule=constant",
+    "--set",
+    "train.plots=false",
+    "--quiet",
+]
+
+
 @pytest.mark.slow
-def test_command_line(tmp_path: Path) -> None:
-    """A run that changes engines has the weights of a run on one."""
-    digits = [
-        "digits",
-        "--net",
-        "auto-12r-auto",
-        "--batch",
-        "64",
-        "--set",
-        "data.n_steps=8",
-        "--set",
-        "train.plots=false",
-        "--set",
-        "dropout.spikes=0.2",
-        "--quiet",
-    ]
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["--net", "auto-12r-auto", "--set", "dropout.spikes=0.2"],
+        ["--net", "auto-12r-auto", "--set", "optim.name=sgd", "--set", "train.weight_dtype=bfloat16"],
+        ["--net", "currents-64-auto", "--set", "data.encoding=direct"],
+    ],
+    ids=["adamw, dropout", "sgd, bfloat16", "currents"],
+)
+def test_command_line(settings: list[str], tmp_path: Path) -> None:
+    """A run of each engine, and one that changes engines after an epoch, end with the same weights."""
 
     def go(out: str, *more: str) -> str:
-        assert main(["train", *digits, "--out", str(tmp_path / out), *more]) == 0
+        assert main(["train", *DIGITS, *settings, "--out", str(tmp_path / out), *more]) == 0
         found: str = json.loads((tmp_path / out / "result.json").read_text())["weights_sha256"]
         return found
 
-    assert go("cpu", "--epochs", "1") == go("gpu", "--epochs", "1", "--backend", "gpu")
+    whole = go("cpu", "--epochs", "2")
+    go("both", "--epochs", "1", "--backend", "gpu")
+    assert go("both", "--epochs", "2", "--backend", "cpu", "--resume", "auto") == whole
+    assert go("gpu", "--epochs", "2", "--backend", "gpu") == whole

@@ -239,6 +239,11 @@ def test_a_network_can_be_described_population_by_population() -> None:
 
 def test_differences_that_forbid_to_continue() -> None:
     old = Config.resolve({"data": {"name": "digits"}, "optim": {"schedule": "cosine"}})
+    gpu = old.with_values({"train": {"backend": "gpu", "device": "cuda:1"}})
+    assert differences(old, gpu) == differences(gpu, old) == []
+    dense = old.with_values({"train": {"backend": "dense"}})
+    assert differences(gpu, dense) == ["train.device: 'cuda:1' → 'cpu'", "train.backend: 'gpu' → 'dense'"]
+    assert differences(dense, dense.with_values({"train": {"device": "cuda"}})) == ["train.device: 'cpu' → 'cuda'"]
     assert differences(old, old.with_values({"train": {"threads": 3}, "data": {"dir": "/elsewhere"}})) == []
     changed = differences(old, old.with_values({"train": {"seed": 9}, "net": {"beta": 0.5}}))
     assert changed == ["net.beta: 0.95 → 0.5", "train.seed: 0 → 9"]

@@ -202,6 +202,11 @@ inline void load_columns(float (&columns)[n], Global<const float> x, int64 k, SP
   for (int c = 0; c < n; ++c) columns[c] = from[c];
 }
 template <int n>
+inline void load_columns(float (&columns)[n], Global<const uint16> x, int64 k, SPARSESNN_SITE) {
+  const uint16* from = static_cast<const uint16*>(x.reach(k, n, emulated::Access::read, site));
+  for (int c = 0; c < n; ++c) columns[c] = __builtin_bit_cast(float, static_cast<uint32>(from[c]) << 16);
+}
+template <int n>
 inline void store_columns(Global<float> x, int64 k, const float (&columns)[n], SPARSESNN_SITE) {
   float* to = static_cast<float*>(x.reach(k, n, emulated::Access::write, site));
   for (int c = 0; c < n; ++c) to[c] = columns[c];

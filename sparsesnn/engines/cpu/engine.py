@@ -16,6 +16,7 @@ from sparsesnn.engines.cpu.runner import CpuRunner
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.optimizers import make_optimizer, squares_per_neuron
 from sparsesnn.engines.runner import Runner
+from sparsesnn.engines.sgd import SGD
 from sparsesnn.engines.torch_engine import TorchEngine
 from sparsesnn.host.comm import Grid
 from sparsesnn.in_lists import check_in_lists
@@ -42,6 +43,7 @@ class CpuEngine(TorchEngine):
     runner: ClassVar[type[Runner] | None] = CpuRunner
     launchers: ClassVar[Sequence[str]] = ("mpirun", "poprun")
     takes_shards = True
+    bits_of = "cpu"
     counts_phases = True
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
@@ -62,7 +64,7 @@ class CpuEngine(TorchEngine):
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         updates = self.training.updates
-        return make_optimizer(self.model, updates, AdamW if updates.name == "adamw" else self.adam)
+        return make_optimizer(self.model, updates, AdamW if updates.name == "adamw" else self.adam, SGD)
 
     def step(self, batch: Batch, lr: float) -> Step:
         step = super().step(batch, lr)

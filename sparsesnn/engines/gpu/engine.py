@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sparsesnn.adam import Adam, AdamW
 from sparsesnn.engines import optimizers
-from sparsesnn.engines.base import DEVICE_HELP, Batch, Training
+from sparsesnn.engines.base import DEVICE_HELP, Batch, Training, weight_dtype
 from sparsesnn.engines.gpu.choose import open_device
 from sparsesnn.engines.gpu.device import Device
 from sparsesnn.engines.gpu.layers import check_network
@@ -24,8 +24,8 @@ from sparsesnn.engines.gpu.runner import GpuRunner
 from sparsesnn.engines.module import Model
 from sparsesnn.engines.optimizers import make_optimizer
 from sparsesnn.engines.runner import Runner
+from sparsesnn.engines.sgd import SGD
 from sparsesnn.engines.torch_engine import TorchEngine
-from sparsesnn.errors import ConfigError
 from sparsesnn.host.comm import Grid
 from sparsesnn.network import Network
 from sparsesnn.options import option
@@ -38,6 +38,7 @@ class GpuOptions:
     """The engine's options."""
 
     device: str = option("cpu", DEVICE_HELP, flag="device", metavar="NAME")
+    weight_dtype: str = weight_dtype("bfloat16")
 
 
 class GpuEngine(TorchEngine):
@@ -54,6 +55,7 @@ class GpuEngine(TorchEngine):
     runner: ClassVar[type[Runner] | None] = GpuRunner
     copies_weights = True
     on_host = "cpu"
+    bits_of = "cpu"
 
     def __init__(self, name: str, network: Network, training: Training, grid: Grid) -> None:
         super().__init__(name, network, training, grid)
@@ -66,18 +68,14 @@ class GpuEngine(TorchEngine):
 
     @classmethod
     def check(cls, name: str, network: Network, training: Training) -> None:
-        who = f"backend {name!r}"
-        check_network(network, who)
-        instead = "take backend cpu, or dense with device cuda"
-        if training.updates.name == "sgd":
-            raise ConfigError(f"optim.name: is 'sgd', which {who} does not run; allowed: adamw, adam; or {instead}")
+        check_network(network, f"backend {name!r}")
 
     def _make_model(self) -> nn.Module:
-        return Model(self.network, seed=self.training.seed)
+        return Model(self.network, seed=self.training.seed, weight_dtype=self.options.weight_dtype)
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
         updates = self.training.updates
-        return make_optimizer(self.model, updates, AdamW if updates.name == "adamw" else Adam)
+        return make_optimizer(self.model, updates, AdamW if updates.name == "adamw" else Adam, SGD)
 
     @property
     def program(self) -> Program:
@@ -123,7 +121,7 @@ class GpuEngine(TorchEngine):
         self.program.weights.update(
             self.optimizer.param_groups,
             self._parameters,
-            decoupled=self.training.updates.name == "adamw",
+            updates=self.training.updates,
             scale=self._scale,
             decay=average.last_decay if average else None,
             begins=average is not None and average.n_steps == 1,

@@ -42,7 +42,7 @@ def check_network(network: Network, who: str) -> None:
             raise DescriptionError(f"{name}: has activity {p.activity!r}, which {who} does not run; use backend 'cpu'")
         if not p.linear:
             raise DescriptionError(f"{name}: {type(p).__name__} is not linear between spikes; use backend 'dense'")
-        given = network.incoming(name)
+        given = [c for c in network.incoming(name) if not c.synapses.gives_currents]
         loops = sum(c.is_recurrent for c in given)
         if len(given) - loops > MAX_SOURCES or loops > MAX_LOOPS:
             raise DescriptionError(
@@ -55,7 +55,7 @@ def check_network(network: Network, who: str) -> None:
 def check_connections(connections: Iterable[Any], who: str) -> None:
     """The same for connections alone."""
     for c in connections:
-        if type(c.synapses) is not Dense:
+        if type(c.synapses) is not Dense and not c.synapses.gives_currents:
             raise DescriptionError(
                 f"connection {c.name}: its synapses are {c.synapses!r}, which {who} does not run; {_INSTEAD}"
             )
@@ -86,23 +86,24 @@ class GpuLayer:
     Attributes:
         name, population: as in the network.
         learnt: the parameters of its neurons that learn.
-        sources, loops: its connections.
-        saves: whether it or anything before it learns; else its lists hold spikes only.
+        sources, loops: its connections with weights.
+        is_given: whether the input gives it currents.
         width, columns, n_tiles, n_padded: of its tiles, see codelets/gpu/layout.h.
         rounds: tiles that half a warp takes in turn.
         n_threads: threads of a block that runs a sample.
         capacity: of its lists; 0: none.
+        rounds_weights: whether passes read the weights rounded to bfloat16.
     """
 
     def __init__(self, network: Network, name: str, layer: Any) -> None:
         self.name, self.layer, self.population = name, layer, layer.population
         self.n, self.fires, self.is_readout = self.population.n, fires(self.population), is_readout(self.population)
         self.learnt = self._learnt_now()
-        given = zip(network.senders(name), layer.senders, strict=True)
-        self.sources = [Link(of.pre, c.name, c.delay, c.n_pre) for of, c in given]
+        senders = zip(network.senders(name), layer.senders, strict=True)
+        self.sources = [Link(of.pre, c.name, c.delay, c.n_pre) for of, c in senders if c is not layer.given]
+        self.is_given = layer.given is not None
         self.loops = [Link(name, c.name, c.delay, c.n_pre) for c in layer.loops]
-        self.trained, self.trains_bias = self._trained_now(), self.learns_bias
-        self.saves = bool(self.learnt) or self.trains_bias or any(self.trained)
+        self.trained = self._trained_now()
         self.width = tile_width(network, name)
         self.columns = self.width // LANES
         self.n_tiles = -(-self.n // self.width)
@@ -116,27 +117,30 @@ class GpuLayer:
         self.has_bias = layer.tensor("bias") is not None
         self.surrogate = self.population.surrogate if self.fires else None
         self.capacity: int = self.population.capacity or 0 if self.fires else 0
+        self.rounds_weights = layer.weight_dtype == "bfloat16"
+
+    def _trained_now(self) -> list[bool]:
+        """Of its weights, then of its bias."""
+        bias = self.layer.tensor("bias")
+        weights = [bool(self.layer.tensor(link.name).requires_grad) for link in self.links]
+        return [*weights, bias is not None and bool(bias.requires_grad)]
 
     def _learnt_now(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.population.parameters if self.layer.tensor(p.name).requires_grad)
 
-    def _trained_now(self) -> list[bool]:
-        return [bool(self.layer.tensor(link.name).requires_grad) for link in self.links]
-
     def is_current(self) -> bool:
         """Whether the same parameters learn as when this was made."""
-        now = self._learnt_now(), self._trained_now(), self.learns_bias
-        return (self.learnt, self.trained, self.trains_bias) == now
+        return self.learnt == self._learnt_now() and self.trained == self._trained_now()
 
     @property
-    def learns_bias(self) -> bool:
-        bias = self.layer.tensor("bias")
-        return bias is not None and bool(bias.requires_grad)
+    def learns(self) -> bool:
+        """Whether anything of it learns."""
+        return bool(self.learnt) or any(self.trained)
 
     @property
     def learns_numbers(self) -> bool:
         """Whether a training step changes numbers of its neurons."""
-        return bool(self.learnt) or self.learns_bias
+        return bool(self.learnt) or self.trained[-1]
 
     def macros(self, traces: int) -> dict[str, str]:
         """The macros with which kernels of this layer's neurons are compiled."""
@@ -148,6 +152,7 @@ class GpuLayer:
             "FIRES": str(int(self.fires)),
             "CAPACITY": str(int(self.capacity > 0)),
             "THREADS": str(next(n for n in (256, 512, MAX_THREADS) if self.n_threads <= n)),
+            **({"WEIGHT": "uint16"} if self.rounds_weights else {}),
         }
 
     @property
@@ -202,8 +207,7 @@ class GpuLayer:
         for by in entries.derivatives:
             rows += [pad(0.0 if x is None else x, self.n, self.n_padded, 0.0) for x in by]
         grad_threshold, bias = self.layer.tensor("grad_threshold"), self.layer.tensor("bias")
-        above = _array(grad_threshold) if grad_threshold is not None and self.saves else never
-        rows.append(pad(above, self.n, self.n_padded, never))
+        rows.append(pad(never if grad_threshold is None else _array(grad_threshold), self.n, self.n_padded, never))
         rows.append(pad(0.0 if bias is None else _array(bias), self.n, self.n_padded, 0.0))
         return np.stack(rows)
 
@@ -214,11 +218,7 @@ def _array(x: Tensor) -> npt.NDArray[np.float32]:
 
 def layers_of(network: Network, layers: Mapping[str, Any]) -> dict[str, GpuLayer]:
     """The layers of a model, in the order in which they run."""
-    found: dict[str, GpuLayer] = {}
-    for name, layer in layers.items():
-        found[name] = one = GpuLayer(network, name, layer)
-        one.saves |= any(found[link.pre].saves for link in one.sources if link.pre in found)
-    return found
+    return {name: GpuLayer(network, name, layer) for name, layer in layers.items()}
 
 
 #: the C++ types of the shapes of codelets/neuron.h, by name

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from sparsesnn.currents import Currents
 from sparsesnn.engines.gpu.loss import fits
 from sparsesnn.engines.gpu.output import gradients_of, output_of
 from sparsesnn.engines.gpu.program import Program
@@ -17,13 +18,13 @@ from sparsesnn.spikes import SpikeBatch
 
 def learn(
     program: Program,
-    spikes: SpikeBatch,
+    given: SpikeBatch | Currents,
     tensors: Mapping[str, Mapping[str, Tensor]],
     choices: Mapping[str, npt.NDArray[np.uint64]],
     loss_of: Callable[[Output], Tensor],
     output: str,
 ) -> tuple[Tensor, Output]:
-    """Runs checked lists forward, their loss, and backward; the gradients of weights stay on the device.
+    """Runs checked input forward, its loss, and backward; the gradients of weights stay on the device.
 
     Args:
         tensors: of each layer, see `GpuLayer.tensors`; those that learn get their gradients.
@@ -33,7 +34,7 @@ def learn(
     Returns: the loss, detached, and the output.
     """
     in_kernel = fits(loss_of, program.layers[output].n) and program.layers[output].is_readout
-    passes = program.forward(spikes, tensors, choices, saves=True, loss=loss_of if in_kernel else None)  # type: ignore[arg-type]
+    passes = program.forward(given, tensors, choices, saves=True, loss=loss_of if in_kernel else None)  # type: ignore[arg-type]
     made = output_of(passes, output, learns=not in_kernel)
     if in_kernel:
         value = program.take_loss(passes, loss_of)  # type: ignore[arg-type]

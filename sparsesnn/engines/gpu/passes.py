@@ -11,11 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sparsesnn.currents import Currents
 from sparsesnn.engines.gpu.arguments import make, structs
 from sparsesnn.engines.gpu.device import Device, Kernel
 from sparsesnn.engines.gpu.layers import GpuLayer, Link
 from sparsesnn.engines.gpu.layout import LANES, Wave, add_groups, add_samples, places
-from sparsesnn.engines.gpu.plan import Shape, buffers
+from sparsesnn.engines.gpu.plan import Shape, buffers, saving
 from sparsesnn.engines.gpu.weights import DeviceWeights
 from sparsesnn.spikes import SpikeBatch
 
@@ -33,6 +34,7 @@ class Passes:
 
     Attributes:
         losses: those that the device computes after these passes, by kind.
+        saving: the layers that a backward pass comes through.
         n_batches: counts the batches, each of which overwrites the lists of the one before.
     """
 
@@ -40,6 +42,7 @@ class Passes:
         self, device: Device, layers: Mapping[str, GpuLayer], weights: DeviceWeights, source: str, shape: Shape
     ) -> None:
         self.device, self.layers, self.weights, self.source, self.shape = device, layers, weights, source, shape
+        self.saving = saving(layers, shape)
         self._at: dict[str, int] = {}
         self._staging: dict[str, npt.NDArray[Any]] = {}
         for name, n_bytes in buffers(layers, shape).items():
@@ -83,6 +86,9 @@ class Passes:
 
     def _make_staging(self) -> None:
         """Host memory that recorded work copies to: made before, because nothing is allocated while work is recorded."""
+        if self.shape.learns_input:
+            n = next(layer.n for layer in self.layers.values() if layer.is_given)
+            self._pinned("input, gradient", (self.shape.n_given or 0, self.shape.n_samples, n), np.float32)
         for name, layer in self.layers.items():
             if layer.fires:
                 self._pinned(f"{name}, needed", (self.shape.n_samples,), np.int32)
@@ -106,15 +112,16 @@ class Passes:
 
     def _compile(self, layer: GpuLayer) -> dict[str, Kernel]:
         macros = layer.macros(len(layer.learnt) if self.shape.saves else 0)
-        found = dict(self.device.compile("step.cu", macros, ["step"]))
+        given = {"GIVEN": "1"} if layer.is_given else {}
+        found = dict(self.device.compile("step.cu", macros | given, ["step"]))
         if layer.name in self.shape.thinned:
             found |= self.device.compile("dropout.cu", {}, ["thin", "thin_grad"])
         if self.shape.saves:
             found |= self.device.compile("step_grad.cu", macros, ["step_grad"])
             found |= self.device.compile(
                 "deliver_grad.cu",
-                {"COLUMNS": macros["COLUMNS"]},
-                ["list_grad", "senders", "weight_grad", "add_leaves", "neuron_grad"],
+                {name: macros[name] for name in ("COLUMNS", "WEIGHT") if name in macros},
+                ["list_grad", "senders", "weight_grad", "add_leaves", "given_grad", "neuron_grad"],
             )
         return found
 
@@ -158,7 +165,7 @@ class Passes:
         }
 
     def _weight(self, layer: GpuLayer, link: Link) -> int:
-        return self.weights.matrices[layer.name, link.name].at["weight"]
+        return self.weights.matrices[layer.name, link.name].read
 
     def _launch_step(self, layer: GpuLayer) -> None:
         at, name = self._at, layer.name
@@ -179,7 +186,8 @@ class Passes:
             sources=[kinds["Source"](self._lists_read(layer, s), self._weight(layer, s), s.delay, s.n_pre) for s in layer.sources],
             loops=[kinds["Loop"](self._weight(layer, loop), loop.delay) for loop in layer.loops],
             n_sources=len(layer.sources), n_loops=len(layer.loops), n=layer.n, n_tiles=layer.n_tiles, n_steps=self.shape.n_steps,
-            n_samples=self.shape.n_samples, surrogate=layer.surrogate_number, saves=int(self.shape.saves), records_x=int(layer.records_x),
+            n_samples=self.shape.n_samples, given=at["input, currents"] if layer.is_given else 0,
+            given_step=0 if self.shape.n_given == 1 else self.shape.n_samples, surrogate=layer.surrogate_number, saves=int(name in self.saving), records_x=int(layer.records_x),
             traces_spikes=int(layer.traces_spikes), detaches=int(layer.detaches), slope=surrogate.slope if surrogate else 1.0,
         )  # fmt: skip
         shared = 32 * layer.n_tiles if layer.fires else 0
@@ -261,6 +269,15 @@ class Passes:
             )  # fmt: skip
             self.device.launch(kernels["add_leaves"], -(-matrix.size // 256), 256, 0, arguments, matrix.name)
 
+    def _launch_given_grad(self, layer: GpuLayer, wave: Wave, adds: bool) -> None:
+        arguments = make(
+            "deliver_grad.cu", "GivenGradArgs", d_currents=self._at["gradient of currents"], d_given=self._at["input, gradient"],
+            n=layer.n, n_tiles=layer.n_tiles, n_steps=self.shape.n_steps, n_samples=self.shape.n_samples,
+            once=int(self.shape.n_given == 1), adds=int(adds), first_sample=wave.first_sample, n_wave=wave.n_samples,
+        )  # fmt: skip
+        kernel = self._kernels[layer.name]["given_grad"]
+        self.device.launch(kernel, layer.n_tiles * wave.n_samples, 64, 0, arguments, layer.name)
+
     def _before(self, wave: Wave, what: str) -> int:
         """Leaves, or pairs of them, of the waves before this one."""
         return sum(len(getattr(other, what)) for other in self.shape.waves if other.first_sample < wave.first_sample)
@@ -288,18 +305,31 @@ class Passes:
 
     def put(
         self,
-        spikes: SpikeBatch,
+        given: SpikeBatch | Currents,
         numbers: Mapping[str, npt.NDArray[np.float32]],
         choices: Mapping[str, npt.NDArray[np.uint64]],
     ) -> None:
         """Copies a batch to the device.
 
         Args:
-            spikes: the input, checked, with at most `n_input` entries.
+            given: the input, checked; lists have at most `n_input` entries.
             numbers: of each layer, see `GpuLayer.numbers`.
             choices: by buffer, see `Program.choices`.
         """
         self.n_batches += 1
+        if isinstance(given, Currents):
+            staged = self._pinned("input, currents", tuple(given.values.shape), np.float32)
+            staged[...] = given.values.detach().numpy()
+            self.device.upload(self._at["input, currents"], staged)
+        else:
+            self._put_lists(given)
+        arrays = {f"{name}, numbers": array for name, array in numbers.items()} | dict(choices)
+        for name, array in arrays.items():
+            staged = self._pinned(name, array.shape, array.dtype)
+            staged[...] = array
+            self.device.upload(self._at[name], staged)
+
+    def _put_lists(self, spikes: SpikeBatch) -> None:
         offsets = spikes.offsets.numpy()
         counts = self._pinned("input, lists", (3, self.shape.n_lists), np.int32)
         counts[0], counts[1], counts[2] = offsets[:-1], spikes.n_spikes.numpy(), np.diff(offsets)
@@ -313,11 +343,6 @@ class Passes:
             values = self._pinned("input, values", (self.shape.n_input,), np.float32)
             values[:n_ids] = spikes.entry_values().detach().numpy()
             self.device.upload(self._at["input, values"], values[:n_ids])
-        arrays = {f"{name}, numbers": array for name, array in numbers.items()} | dict(choices)
-        for name, array in arrays.items():
-            staged = self._pinned(name, array.shape, array.dtype)
-            staged[...] = array
-            self.device.upload(self._at[name], staged)
 
     def forward(self) -> dict[str, int]:
         """Runs all layers; see `needs`."""
@@ -377,7 +402,9 @@ class Passes:
                 the values of a population's lists, and the places of their entries.
         """
         once = False
-        for name, (gradient, at) in d_out.items():
+        given = tuple(name for name in d_out if name in self.saving)
+        for name in given:
+            gradient, at = d_out[name]
             if at is None:
                 once = len(gradient) == 1
                 staged = self._pinned(f"{name}, gradient of potentials{once}", gradient.shape, np.float32)
@@ -389,7 +416,6 @@ class Passes:
                 )
                 staged[at] = gradient
                 self.device.upload(self._at[f"{name}, gradients of values"], staged)
-        given = tuple(d_out)
         self.weights.room_for_gradients(self.shape.n_slots)
         depends_on = given, once, self.weights.n_rooms
         if self._backward is None or self._depends_on != depends_on:
@@ -404,7 +430,7 @@ class Passes:
             given: the layers whose output has a gradient already.
             once: the gradient of potentials is the same at all steps.
         """
-        layers = list(self.layers.values())[::-1]
+        layers = [layer for name, layer in self.layers.items() if name in self.saving][::-1]
         read = {link.pre for layer in layers for link in layer.sources}
         for layer in layers:
             if layer.name not in given and layer.name not in read:
@@ -415,8 +441,11 @@ class Passes:
                 if layer.name in self.shape.thinned:
                     self._launch_thin("thin_grad", layer, wave.first_sample, wave.n_samples, layer.name in given)
                 self._launch_step_grad(layer, wave, once)
+                if layer.is_given and self.shape.learns_input:
+                    self._launch_given_grad(layer, wave, self.source in arrived)
+                    arrived.add(self.source)
                 for link in layer.sources:
-                    if link.pre in self.layers:
+                    if link.pre in self.saving:
                         self._launch_list_grad(layer, wave, link, link.pre in arrived)
                         arrived.add(link.pre)
                 for link in layer.links:
@@ -427,6 +456,8 @@ class Passes:
             for what in _NEURON_GRADIENTS:
                 if f"{name}, {what}" in self._at:
                     self.device.download_later(self._at[f"{name}, {what}"], self._staging[f"{name}, {what}"])
+        if self.shape.learns_input:
+            self.device.download_later(self._at["input, gradient"], self._staging["input, gradient"])
         self.weights.launch_squares()
 
     def _fill_nothing(self, layer: GpuLayer) -> None:
@@ -442,10 +473,14 @@ class Passes:
             return self.shape.n_groups, layer.n_padded
         return len(layer.learnt), self.shape.n_groups if layer.fires else self.shape.n_samples, layer.n_padded
 
+    def input_gradient(self, given: Currents) -> Tensor:
+        """The gradient of given currents, in their shape; after `synchronize`."""
+        return torch.from_numpy(self._staging["input, gradient"].copy()).reshape(given.values.shape)
+
     def neuron_gradients(self, layer: GpuLayer) -> dict[str, Tensor]:
         """The gradients of a layer's bias and trained parameters, float32[N] each; after `synchronize`."""
         found: dict[str, Tensor] = {}
-        if layer.has_bias:
+        if f"{layer.name}, gradient of bias" in self._staging:
             found["bias"] = torch.from_numpy(add_groups(self._staging[f"{layer.name}, gradient of bias"])[: layer.n])
         if layer.learnt:
             add = add_groups if layer.fires else add_samples

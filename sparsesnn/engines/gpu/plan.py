@@ -31,6 +31,8 @@ class Shape:
         saves: whether a backward pass may follow.
         graded: whether the input's spikes have values.
         thinned: the populations whose lists dropout thins for the layers that read them.
+        n_given: steps of given currents, 1 if they are the same at all steps; None: the input is lists.
+        learns_input: whether the gradient of given currents is wanted.
     """
 
     n_steps: int
@@ -40,6 +42,8 @@ class Shape:
     saves: bool
     graded: bool = False
     thinned: Collection[str] = ()
+    n_given: int | None = None
+    learns_input: bool = False
 
     @property
     def n_lists(self) -> int:
@@ -65,15 +69,34 @@ class Shape:
         return count_slots(self.waves)
 
 
+def saving(layers: Mapping[str, GpuLayer], shape: Shape) -> frozenset[str]:
+    """The layers that a backward pass comes through: they list near-spikes, and keep what their gradients need."""
+    found: set[str] = set()
+    for name, layer in layers.items():
+        given = layer.is_given and shape.learns_input
+        if shape.saves and (layer.learns or given or any(link.pre in found for link in layer.sources)):
+            found.add(name)
+    return frozenset(found)
+
+
 def buffers(layers: Mapping[str, GpuLayer], shape: Shape) -> dict[str, int]:
     """Bytes of each buffer of a shape, by name."""
     lists = shape.n_lists
-    found = {"input, lists": 12 * lists, "input, ids": 2 * shape.n_input}
+    found: dict[str, int] = {}
+    if shape.n_given is None:
+        found |= {"input, lists": 12 * lists, "input, ids": 2 * shape.n_input}
     if shape.graded:
         found["input, values"] = 4 * shape.n_input
     most_samples = max(wave.n_samples for wave in shape.waves)
     n_words = n_currents = 0
+    saved = saving(layers, shape)
     for name, layer in layers.items():
+        saves = name in saved
+        if layer.is_given:
+            n_bytes = 4 * (shape.n_given or 0) * shape.n_samples * layer.n
+            found["input, currents"] = n_bytes
+            if shape.learns_input:
+                found["input, gradient"] = n_bytes
         found[f"{name}, numbers"] = 4 * layer.n_numbers * layer.n_padded
         n_learnt = len(layer.learnt)
         if layer.fires:
@@ -87,18 +110,18 @@ def buffers(layers: Mapping[str, GpuLayer], shape: Shape) -> dict[str, int]:
                 found[f"{name}, draws"] = 16 * (1 + shape.n_samples)
                 found[f"{name}, thinned lists"] = 8 * lists
                 found[f"{name}, thinned ids"] = 2 * slots
-            if shape.saves:
+            if saves:
                 found[f"{name}, fields"] = 4 * slots * layer.n_fields
                 found[f"{name}, gradients of values"] = 4 * slots
                 if name in shape.thinned:
                     found[f"{name}, gradients of thinned values"] = 4 * slots
         else:
             found[f"{name}, potentials"] = 4 * lists * layer.n
-            if shape.saves:
+            if saves:
                 found[f"{name}, gradient of potentials"] = 4 * lists * layer.n
                 if n_learnt:
                     found[f"{name}, rows"] = 4 * lists * layer.n_padded * (layer.n_states + 1)
-        if not shape.saves:
+        if not saves:
             continue
         if layer.has_bias:
             found[f"{name}, gradient of bias"] = 4 * shape.n_groups * layer.n_padded

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
+from sparsesnn.currents import Currents
 from sparsesnn.engines.dropout import Drawn, Heard, numbers
 from sparsesnn.engines.gpu.device import Device
 from sparsesnn.engines.gpu.layers import GpuLayer, check_network, layers_of
@@ -19,7 +21,7 @@ from sparsesnn.engines.gpu.plan import MORE_ROOM, Shape, buffers, first_room
 from sparsesnn.engines.gpu.weights import DeviceWeights
 from sparsesnn.errors import DescriptionError, DeviceMemoryError, ShapeError
 from sparsesnn.loss import CrossEntropy
-from sparsesnn.network import Network
+from sparsesnn.network import Network, gives_currents
 from sparsesnn.rotation import list_seed, next_training_step
 from sparsesnn.spikes import SpikeBatch
 
@@ -46,15 +48,21 @@ class Program:
         self.device, self.network = device, network
         self.layers = layers_of(network, layers)
         self.weights = DeviceWeights(device, self.layers)
-        self.source = network.inputs[0]
+        self.source, self.reads_currents = network.inputs[0], gives_currents(network)
         self._passes: dict[tuple[Any, ...], Passes] = {}
         self._rooms: dict[tuple[int, str], int] = {}
         self._numbers: dict[str, npt.NDArray[np.float32]] = {}
         self._seen: frozenset[int] = frozenset()
         self.n_passes = 0
 
-    def check(self, spikes: SpikeBatch) -> SpikeBatch:
-        """The input in the form that kernels read. Errors: those of lists that break their invariants."""
+    def check(self, given: Any) -> SpikeBatch | Currents:
+        """The input in the form that kernels read. Errors: those of lists that break their invariants, and of `Currents.of`."""
+        if not self.reads_currents:
+            return self._check_lists(given)
+        currents = Currents.of(given, None, "input", self.network.populations[self.source].n)
+        return replace(currents, values=currents.values.to("cpu", torch.float32))
+
+    def _check_lists(self, spikes: SpikeBatch) -> SpikeBatch:
         if spikes.values is not None and spikes.values.requires_grad:
             raise DescriptionError(
                 "input: its values want a gradient, which backend 'gpu' does not compute; use backend 'cpu', or give spikes.detach()"
@@ -99,14 +107,14 @@ class Program:
 
     def forward(
         self,
-        spikes: SpikeBatch,
+        given: SpikeBatch | Currents,
         tensors: Mapping[str, Mapping[str, Tensor]],
         choices: Mapping[str, npt.NDArray[np.uint64]],
         *,
         saves: bool,
         loss: CrossEntropy | None = None,
     ) -> Passes:
-        """Runs the network on checked lists, again if lists need more room.
+        """Runs the network on checked input (see `check`), again if lists need more room.
 
         Args:
             tensors: of each layer, see `GpuLayer.tensors`.
@@ -117,14 +125,14 @@ class Program:
         self.n_passes += 1
         of_layers = {name: self._numbers_of(layer, tensors[name]) for name, layer in self.layers.items()}
         while True:
-            passes = self._passes_for(spikes, saves, choices)
-            passes.put(spikes, of_layers, choices)
+            passes = self._passes_for(given, saves, choices)
+            passes.put(given, of_layers, choices)
             needs = passes.forward() if loss is None else self._loss_of(passes, loss).step(loss)
             rooms = self._better_rooms(passes.shape, needs)
             if not rooms:
                 return passes
             self._rooms.update(rooms)
-            self._forget(spikes.n_steps)
+            self._forget(given.n_steps)
 
     @property
     def passes(self) -> Passes:
@@ -172,11 +180,17 @@ class Program:
         for key in [key for key in self._passes if key[0] == n_steps]:
             self._passes.pop(key).close()
 
-    def _passes_for(self, spikes: SpikeBatch, saves: bool, choices: Collection[str]) -> Passes:
-        thinned = [name for name in self.layers if f"{name}, draws" in choices]
-        key = spikes.n_steps, spikes.n_samples, saves, spikes.graded, bool(thinned)
+    def _passes_for(self, given: SpikeBatch | Currents, saves: bool, choices: Collection[str]) -> Passes:
+        n_steps, n_ids = given.n_steps, 0
+        kind: dict[str, Any] = {"thinned": tuple(name for name in self.layers if f"{name}, draws" in choices)}
+        if isinstance(given, Currents):
+            kind["n_given"] = 1 if given.is_constant else n_steps
+            kind["learns_input"] = saves and given.values.requires_grad
+        else:
+            n_ids, kind["graded"] = given.ids.numel(), given.graded
+        key = n_steps, given.n_samples, saves, *kind.items()
         found = self._passes.pop(key, None)
-        if found is not None and found.shape.n_input >= spikes.ids.numel():
+        if found is not None and found.shape.n_input >= n_ids:
             self._passes[key] = found  # the last one used
             return found
         if found is not None:
@@ -184,12 +198,11 @@ class Program:
         while len(self._passes) >= KEPT:
             self._passes.pop(next(iter(self._passes))).close()
         rooms = {
-            name: self._rooms.setdefault((spikes.n_steps, name), first_room(layer.n, spikes.n_steps))
+            name: self._rooms.setdefault((n_steps, name), first_room(layer.n, n_steps))
             for name, layer in self.layers.items()
             if layer.fires
         }
-        n_input = int(MORE_ROOM * spikes.ids.numel()) + 1
-        shape = Shape(spikes.n_steps, spikes.n_samples, n_input, rooms, saves, spikes.graded, thinned)
+        shape = Shape(n_steps, given.n_samples, int(MORE_ROOM * n_ids) + 1, rooms, saves, **kind)
         try:
             made = Passes(self.device, self.layers, self.weights, self.source, shape)
         except DeviceMemoryError as error:

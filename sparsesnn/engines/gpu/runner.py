@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sparsesnn.currents import Currents
 from sparsesnn.engines.gpu.choose import open_device
 from sparsesnn.engines.gpu.layers import check_connections, check_network
 from sparsesnn.engines.gpu.learn import learn
@@ -46,8 +47,8 @@ class GpuRunner(Runner):
     def check(self, connections: Iterable[Any]) -> None:
         check_connections(connections, f"backend {self.name!r}")
 
-    def read(self, model: Model, spikes: Any) -> SpikeBatch:
-        return as_lists(spikes, self.name)
+    def read(self, model: Model, spikes: Any) -> SpikeBatch | Currents:
+        return spikes if isinstance(spikes, Currents) else as_lists(spikes, self.name)
 
     def readable(self, spikes: SpikeBatch) -> SpikeBatch:
         return spikes
@@ -64,17 +65,21 @@ class GpuRunner(Runner):
         potentials: str,
     ) -> NetworkRun:
         program = self._ready(model, past, potentials)
-        spikes = program.check(data)
+        given = program.check(data)
         tensors = {name: layer.tensors() for name, layer in program.layers.items()}
         learnt = _learnt(program, tensors)
+        if isinstance(given, Currents):
+            learnt[program.source, ""] = given.values
         grad = torch.is_grad_enabled() and any(x.requires_grad for x in learnt.values())
-        this = _Pass(
-            program, spikes, tensors, program.choices(heard, spikes.n_samples, first_sample), list(learnt), saves=grad
-        )
+        choices = program.choices(heard, given.n_samples, first_sample)
+        this = _Pass(program, given, tensors, choices, list(learnt), saves=grad)
         outputs: dict[str, Any] = {model.source: data}
         if grad:
             made = dict(zip(program.layers, _Run.apply(this, *learnt.values()), strict=True))
-            lists = {name: replace(found, values=made[name]) for name, found in this.lists.items()}
+            lists = {
+                name: replace(found, values=made[name]) if name in this.passes.saving else found
+                for name, found in this.lists.items()
+            }
         else:
             made, lists = this.potentials(), this.lists
         outputs |= {name: lists.get(name, made.get(name)) for name in program.layers}
@@ -93,7 +98,11 @@ class GpuRunner(Runner):
         first_sample: int,
         potentials: str,
     ) -> tuple[Tensor, Output] | None:
+        if isinstance(spikes, Currents) and spikes.values.requires_grad and torch.is_grad_enabled():
+            return None  # autograd continues to what made them
         program = self._ready(model, {}, potentials)
+        if not any(layer.learns for layer in program.layers.values()):
+            return None
         tensors = {name: layer.tensors() for name, layer in program.layers.items()}
         checked, choices = (
             program.check(self.read(model, spikes)),
@@ -137,7 +146,7 @@ class _Pass:
     """A forward pass, as its node in PyTorch's graph keeps it.
 
     Args:
-        spikes: checked, see `Program.check`.
+        given: checked, see `Program.check`.
         tensors: of each layer, see `GpuLayer.tensors`.
         choices: see `Program.choices`.
         learnt: see `_learnt`.
@@ -150,19 +159,19 @@ class _Pass:
     def __init__(
         self,
         program: Program,
-        spikes: SpikeBatch,
+        given: SpikeBatch | Currents,
         tensors: Mapping[str, Mapping[str, Tensor]],
         choices: Mapping[str, npt.NDArray[np.uint64]],
         learnt: list[tuple[str, str]],
         *,
         saves: bool,
     ) -> None:
-        self.program, self.spikes, self.choices, self.learnt = program, spikes, choices, learnt
+        self.program, self.given, self.choices, self.learnt = program, given, choices, learnt
         self.tensors = {name: {k: x.detach() for k, x in of.items()} for name, of in tensors.items()}
         self._run(saves)
 
     def _run(self, saves: bool) -> None:
-        self.passes = self.program.forward(self.spikes, self.tensors, self.choices, saves=saves)
+        self.passes = self.program.forward(self.given, self.tensors, self.choices, saves=saves)
         self._number = self.program.n_passes
         self.lists: dict[str, SpikeBatch] = {}
         self._places: dict[str, npt.NDArray[np.int64]] = {}
@@ -202,6 +211,8 @@ class _Pass:
         for at, matrix in weights.matrices.items():
             if matrix.learns:
                 found[at] = weights.get(matrix, "gradient")
+        if isinstance(self.given, Currents) and self.given.values.requires_grad:
+            found[program.source, ""] = self.passes.input_gradient(self.given)
         devices = [x.device for x in saved]
         return [found[at].to(device) if at in found else None for at, device in zip(self.learnt, devices, strict=True)]
 

@@ -16,8 +16,11 @@ from sparsesnn.engines.gpu.arguments import make
 from sparsesnn.engines.gpu.device import Device
 from sparsesnn.engines.gpu.layers import GpuLayer
 from sparsesnn.engines.gpu.layout import LANES, pack, unpack
+from sparsesnn.engines.optimizers import Updates
 
 _BLOCK = 256
+#: what optimizers keep for a weight, besides the number of steps
+_STATE = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 
 
 @dataclass
@@ -29,7 +32,8 @@ class Matrix:
         n_pre, n: [M, N].
         width: neurons of a tile.
         learns: whether it has a gradient.
-        at: addresses by their content: weight, gradient, exp_avg, exp_avg_sq, average.
+        at: addresses by their content: weight, gradient, average, the optimizer's state (`_STATE`); and rounded, the weight as bfloat16, if
+            passes read that.
         steps: of the optimizer.
     """
 
@@ -40,6 +44,11 @@ class Matrix:
     learns: bool
     at: dict[str, int] = field(default_factory=dict)
     steps: float = 0.0
+
+    @property
+    def read(self) -> int:
+        """The address of the weight that passes read."""
+        return self.at.get("rounded", self.at["weight"])
 
     @property
     def n_tiles(self) -> int:
@@ -69,28 +78,30 @@ class DeviceWeights:
         self.matrices: dict[tuple[str, str], Matrix] = {}
         self._n_slots = 0
         self.n_rooms = 0
-        self._kernels = device.compile("update.cu", {}, ["column_squares", "adam", "average"])
+        self._kernels = device.compile("update.cu", {}, ["column_squares", "adam", "sgd", "average", "round_weights"])
         for layer in layers.values():
-            for link, learns in zip(layer.links, layer.trained, strict=True):
+            for link, learns in zip(layer.links, layer.trained, strict=False):  # the bias comes last
                 name = f"layers.{layer.name}.{link.name}"
                 matrix = Matrix(name, link.n_pre, layer.n, layer.width, learns)
                 self.matrices[layer.name, link.name] = matrix
                 self._allocate(matrix, "weight")
+                if layer.rounds_weights:
+                    self._allocate(matrix, "rounded")
         n = sum(matrix.n_tiles * matrix.width for matrix in self.learning)
         self._squares_at, self._squares = (
             device.allocate(8 * n, "squares of gradients"),
             device.pinned(8 * n).view(np.float64),
         )
         self._squares_of: dict[str, npt.NDArray[np.float64]] = {}
-        # numbers of each matrix's Adam, then the decay of averages
+        # numbers of each matrix's optimizer, then the decay of averages
         n_bytes = 4 * 8 * (len(self.learning) + 1)
         self._numbers_at = device.allocate(n_bytes, "numbers of the optimizer")
         self._numbers = device.pinned(n_bytes).view(np.float32).reshape(-1, 8)
         self._numbers[:] = 0
-        self._updates: dict[tuple[bool, bool, bool, bool], Callable[[], None]] = {}
+        self._updates: dict[tuple[str, bool, bool, bool], Callable[[], None]] = {}
 
     def _allocate(self, of: Matrix, what: str, n_times: int = 1) -> None:
-        n_bytes = 4 * of.size * n_times
+        n_bytes = (2 if what == "rounded" else 4) * of.size * n_times
         of.at[what] = self.device.allocate(n_bytes, f"{of.name}, {what}")
         self.device.fill(of.at[what], n_bytes)
 
@@ -109,7 +120,10 @@ class DeviceWeights:
 
     def n_bytes(self, n_slots: int, n_moments: int) -> int:
         """Bytes of weights, gradients and moments."""
-        return sum(4 * m.size * (1 + m.learns * (n_slots + n_moments)) for m in self.matrices.values())
+        return sum(
+            m.size * (4 + 2 * ("rounded" in m.at) + 4 * m.learns * (n_slots + n_moments))
+            for m in self.matrices.values()
+        )
 
     # ---- weights ---------------------------------------------------------------------------------------------------
 
@@ -126,7 +140,16 @@ class DeviceWeights:
         array = x.detach().to("cpu", torch.float32).contiguous().numpy()
         packed = pack(array, matrix.width)
         self.device.upload(matrix.at[what], packed)
+        if what == "weight":
+            self._launch_round(matrix)
         self.device.synchronize()  # the packed copy must live until it is on the device
+
+    def _launch_round(self, matrix: Matrix) -> None:
+        """Starts the rounding of a weight, if passes read it rounded."""
+        if "rounded" in matrix.at:
+            at, n = matrix.at, matrix.size
+            arguments = make("update.cu", "RoundArgs", w=at["weight"], rounded=at["rounded"], n=n)
+            self.device.launch(self._kernels["round_weights"], -(-n // _BLOCK), _BLOCK, 0, arguments, matrix.name)
 
     def get(self, matrix: Matrix, what: str = "weight") -> Tensor:
         """[M, N], from the device."""
@@ -172,44 +195,55 @@ class DeviceWeights:
         groups: Iterable[Mapping[str, Any]],
         parameters: Mapping[str, Tensor],
         *,
-        decoupled: bool,
+        updates: Updates,
         scale: float = 1.0,
         decay: float | None = None,
         begins: bool = False,
     ) -> None:
-        """One step of Adam, and of the moving averages.
+        """One step of the optimizer, and of the moving averages.
 
         Args:
             groups: `param_groups` of the host's optimizer.
             parameters: the model's, by name.
+            updates: the optimizer's kind.
             scale: factor on gradients, of clipping; 1: none.
             decay: of the averages; None: there are none.
             begins: the averages become the weights.
         """
+        is_sgd = updates.name == "sgd"
         group_of = {id(p): group for group in groups for p in group["params"]}
         for matrix, numbers in zip(self.learning, self._numbers, strict=False):
             matrix.steps += 1.0
-            numbers[:] = adam_numbers(group_of[id(parameters[matrix.name])], matrix.steps, scale)
-            for what in ("exp_avg", "exp_avg_sq", *(["average"] if decay is not None else [])):
+            group = group_of[id(parameters[matrix.name])]
+            numbers[:] = sgd_numbers(group, scale) if is_sgd else adam_numbers(group, matrix.steps, scale)
+            for what in (*sorted(updates.state_keys - {"step"}), *(["average"] if decay is not None else [])):
                 if what not in matrix.at:
                     self._allocate(matrix, what)
                     self._updates = {}
         if decay is not None:
             self._numbers[-1, :2] = decay, 1 - decay
         self.device.upload(self._numbers_at, self._numbers)
-        key = decoupled, scale != 1.0, decay is not None, begins
+        key = updates.name, scale != 1.0, decay is not None, begins
         if key not in self._updates:
             self._updates[key] = self.device.record(lambda: self._launch_update(*key))
         self._updates[key]()
 
-    def _launch_update(self, decoupled: bool, clips: bool, averages: bool, begins: bool) -> None:
+    def _launch_update(self, optimizer: str, clips: bool, averages: bool, begins: bool) -> None:
         for k, matrix in enumerate(self.learning):
             grid, at = -(-matrix.size // _BLOCK), matrix.at
-            arguments = make(
-                "update.cu", "AdamArgs", w=at["weight"], m=at["exp_avg"], s=at["exp_avg_sq"], d=at["gradient"],
-                numbers=self._numbers_at + 4 * 8 * k, n=matrix.size, decoupled=int(decoupled), clips=int(clips),
-            )  # fmt: skip
-            self.device.launch(self._kernels["adam"], grid, _BLOCK, 0, arguments, matrix.name)
+            common = {
+                "w": at["weight"], "d": at["gradient"], "numbers": self._numbers_at + 4 * 8 * k, "n": matrix.size, "clips": int(clips)
+            }  # fmt: skip
+            if optimizer == "sgd":
+                arguments = make("update.cu", "SgdArgs", **common, m=at.get("momentum_buffer", 0))
+                self.device.launch(self._kernels["sgd"], grid, _BLOCK, 0, arguments, matrix.name)
+            else:
+                decoupled = int(optimizer == "adamw")
+                arguments = make(
+                    "update.cu", "AdamArgs", **common, m=at["exp_avg"], s=at["exp_avg_sq"], decoupled=decoupled
+                )
+                self.device.launch(self._kernels["adam"], grid, _BLOCK, 0, arguments, matrix.name)
+            self._launch_round(matrix)
             if averages and begins:
                 self.device.copy(at["average"], at["weight"], 4 * matrix.size)
             elif averages:
@@ -222,21 +256,21 @@ class DeviceWeights:
     def save_optimizer(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> None:
         """Copies moments and numbers of steps into the state of the host's optimizer."""
         for matrix in self.learning:
-            if matrix.steps:
-                state = optimizer.state[parameters[matrix.name]]
-                state["step"] = torch.tensor(matrix.steps, dtype=torch.float32)
-                for what in ("exp_avg", "exp_avg_sq"):
-                    state[what] = self.get(matrix, what)
+            kept = [what for what in _STATE if what in matrix.at] if matrix.steps else []
+            for what in kept:
+                optimizer.state[parameters[matrix.name]][what] = self.get(matrix, what)
+            if "exp_avg" in kept:
+                optimizer.state[parameters[matrix.name]]["step"] = torch.tensor(matrix.steps, dtype=torch.float32)
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> None:
         """The inverse of `save_optimizer`."""
         for matrix in self.learning:
-            state = optimizer.state.get(parameters[matrix.name])
-            matrix.steps = float(state["step"]) if state else 0.0
-            for what in ("exp_avg", "exp_avg_sq"):
-                if state and what not in matrix.at:
+            state = optimizer.state.get(parameters[matrix.name], {})
+            matrix.steps = float(state.get("step", 0.0))
+            for what in _STATE:
+                if what in state and what not in matrix.at:
                     self._allocate(matrix, what)
-                if state:
+                if what in state:
                     self._put(matrix, what, state[what])
                 elif what in matrix.at:
                     self.device.fill(matrix.at[what], 4 * matrix.size)
@@ -260,3 +294,10 @@ def adam_numbers(group: Mapping[str, Any], step: float, scale: float) -> npt.NDA
         ],
         np.float32,
     )  # fmt: skip
+
+
+def sgd_numbers(group: Mapping[str, Any], scale: float) -> npt.NDArray[np.float32]:
+    """The numbers of a step of SGD (`SgdArgs` of codelets/gpu/update.cu), likewise in eight places."""
+    numbers = np.zeros(8, np.float32)
+    numbers[:4] = float(group["lr"]), group["momentum"], group["weight_decay"], scale
+    return numbers
