@@ -395,6 +395,13 @@ def test_networks_that_it_does_not_run(network: Network, message: str) -> None:
         Model(network, backend="gpu")
 
 
+def test_constant_lists_are_refused() -> None:
+    """The engine cpu sums their gradients over the steps first."""
+    model = Model(parse_net("20-8-10"), backend="gpu")
+    with pytest.raises(DescriptionError, match="(?s)the same at all steps.*currents=True.*backend 'cpu'"):
+        model(SpikeBatch.constant(torch.ones(3, 20), 5))
+
+
 def test_dropout_that_it_does_not_draw() -> None:
     model, spikes = Model(parse_net("20-8-10"), backend="gpu"), plain().batch().spikes
     with pytest.raises(DescriptionError, match="(?s)dropout.*no draws.*backend 'cpu'"):

@@ -71,7 +71,11 @@ class Program:
             raise ShapeError(
                 f"input: spike lists are on {spikes.device}; give them on the cpu: they are checked there, and then copied"
             )
-        spikes = spikes.expanded() if spikes.repeats else spikes
+        if spikes.repeats:
+            raise DescriptionError(
+                "input: its lists are the same at all steps, which backend 'gpu' does not run with the bits of 'cpu'; use Input(n, "
+                "currents=True), or backend 'cpu'"
+            )
         return spikes.validate()
 
     def choices(self, heard: Heard | None, n_samples: int, first_sample: int) -> dict[str, npt.NDArray[np.uint64]]:
