@@ -58,7 +58,7 @@ class OneToOne(Synapses):
         return d * 0
 
 
-def check_no_currents(network: Any, who: str, engine: str = "the backends 'cpu' and 'dense' run it") -> None:
+def check_no_currents(network: Any, who: str, engine: str = "the backends 'cpu', 'gpu' and 'dense' run it") -> None:
     """`DescriptionError` if a network's input is currents, which `who` does not support."""
     for name in network.inputs:
         if network.populations[name].currents:

@@ -427,7 +427,7 @@ def test_potentials_are_only_given_when_they_are_asked_for() -> None:
 def test_what_does_not_run_currents_says_so(tmp_path: Path) -> None:
     net = ss.parse_net("currents-16-3")
     model = ss.Model(net)
-    described = r"'input': gives currents .*, which {} does not support.*the backends 'cpu' and 'dense' run it"
+    described = r"'input': gives currents .*, which {} does not support.*the backends 'cpu', 'gpu' and 'dense' run it"
     for who, call in (
         ("a plan", lambda: make_plan(net, 8, 5, parse_target("cpu"))),
         ("a plan", lambda: make_plan(net, 8, 5, parse_target("ipu-mk2"))),
