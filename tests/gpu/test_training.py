@@ -373,6 +373,20 @@ def test_waves_add_the_leaves_of_the_tree() -> None:
         assert slots == {0: wanted[0]}
 
 
+@pytest.mark.parametrize("weight_dtype", ["float32", "bfloat16"])
+def test_a_live_network_continues_on_the_cpu(weight_dtype: str) -> None:
+    model = Model(parse_net("20-40r-10", capacity=9), seed=3, backend="gpu", weight_dtype=weight_dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0)
+        spikes = plain().batch().spikes
+        whole = model.eval()(spikes)
+    live = model.live()
+    steps = [live(spikes.steps(t, t + 1)) for t in range(spikes.n_steps)]
+    assert torch.equal(torch.cat([step.potentials for step in steps]), whole.potentials)
+    assert sum(step.counts("hidden") for step in steps).sum() > 0
+
+
 # ---- refusals ------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from sparsesnn.engines.gpu.choose import open_device
 from sparsesnn.engines.gpu.layers import check_connections, check_network
 from sparsesnn.engines.gpu.learn import learn
 from sparsesnn.engines.gpu.program import Program
+from sparsesnn.engines.registry import make_runner
 from sparsesnn.engines.runner import NetworkRun, Runner, as_lists
 from sparsesnn.errors import DescriptionError
 from sparsesnn.first_order import first_order
@@ -52,6 +54,16 @@ class GpuRunner(Runner):
 
     def readable(self, spikes: SpikeBatch) -> SpikeBatch:
         return spikes
+
+    def still(self, model: Model) -> Model:
+        """On the engine `cpu`, which has the same bits: the steps of a network that runs live have too little work for a GPU."""
+        host = copy.deepcopy(model).cpu()
+        host.backend = "cpu"
+        host.runner = make_runner("cpu", {"weight_dtype": model.weight_dtype}, model.network)
+        layers: Mapping[str, Any] = host.layers._modules
+        for layer in layers.values():
+            layer.backend, layer.runner = "cpu", host.runner
+        return host.runner.still(host)  # type: ignore[no-any-return]
 
     # ---- passes ----------------------------------------------------------------------------------------------------
 
