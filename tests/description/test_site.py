@@ -61,6 +61,17 @@ def test_links_of_the_pages_lead_to_files() -> None:
             )
 
 
+def test_links_lead_to_headings() -> None:
+    """As the site's build names them."""
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        for target, anchor in re.findall(r"\]\(([\w./-]*\.md)?#([^)\s]+)\)", text):
+            found = (page.parent / target if target else page).read_text()
+            headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", found, flags=re.DOTALL), re.MULTILINE)
+            named = {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", x).strip().lower()) for x in headings}
+            assert anchor in named, f"{page.name}: {target}#{anchor}"
+
+
 def test_the_lab_book_lists_its_entries() -> None:
     lab = ROOT / "docs" / "lab"
     rows = re.findall(r"^\| (\S+) \| \[.+\]\((\S+)\) \|", (lab / "index.md").read_text(), re.MULTILINE)
