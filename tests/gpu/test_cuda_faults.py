@@ -371,6 +371,7 @@ def test_graphs_that_nobody_can_run_are_destroyed(cuda: FakeCuda, device: Device
 
 def test_ctrl_c_reaches_a_process_that_waits(cuda: FakeCuda, device: Device) -> None:
     """A kernel that never ends does not block the process."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     cuda.results["cuStreamQuery"] = CUresult.CUDA_ERROR_NOT_READY
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
@@ -379,6 +380,7 @@ def test_ctrl_c_reaches_a_process_that_waits(cuda: FakeCuda, device: Device) -> 
         device.synchronize()
     assert time.monotonic() - start < 20
     timer.join()
+    signal.signal(signal.SIGINT, before)
     cuda.results.clear()
     device.synchronize()
     assert cuda.contexts == []
