@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,9 +86,8 @@ def _small_networks(part: Part, device: str, size: Size) -> None:
 
 def _on(of: Case, device: str) -> Case:
     """The case on a device."""
-    return Case(
-        of.network, of.n_steps, of.n_samples, of.rate, of.scale, {**of.training, "options": {"device": device}}, of.seed
-    )
+    options = {**of.training.get("options", {}), "device": device}
+    return replace(of, training={**of.training, "options": options})
 
 
 def _unlike(a: Mapping[str, str], b: Mapping[str, str]) -> str:

@@ -326,7 +326,7 @@ def test_bfloat16_weights_are_float32_weights_rounded(net: str) -> None:
 
 def test_bfloat16_is_for_the_engine() -> None:
     with pytest.raises(
-        DescriptionError, match="weight_dtype is 'bfloat16' with backend 'dense'; only backend 'cpu' reads it"
+        DescriptionError, match="weight_dtype is 'bfloat16' with backend 'dense'; only backend 'cpu' or 'gpu' reads it"
     ):
         Model(parse_net("3-4-2"), backend="dense", weight_dtype="bfloat16")
     with pytest.raises(DescriptionError, match="weight_dtype is 'half'; allowed: float32, bfloat16"):

@@ -225,7 +225,7 @@ def test_clipping_scales_all_gradients_to_the_norm(name: str) -> None:
             {"target": "ipu-mk2"},
             "target: is 'ipu-mk2' with backend 'dense'; only .*'ipu' reads it; remove it",
         ),
-        ("ipu", {"weight_dtype": "bfloat16"}, "weight_dtype: is 'bfloat16' .* only backend 'cpu' reads it"),
+        ("ipu", {"weight_dtype": "bfloat16"}, "weight_dtype: is 'bfloat16' .* only backend 'cpu' or 'gpu' reads it"),
         ("cpu", {"weight_dtype": "int3"}, "weight_dtype: is 'int3'; allowed: float32, bfloat16"),
         ("cpu", {"precision": "bfloat16"}, "precision: is 'bfloat16' with backend 'cpu'; only backend 'dense'"),
         ("dense", {"precision": "float16"}, "precision: is 'float16', whose small gradients .* use 'bfloat16'"),
