@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
 
 from sparsesnn.engines.gpu import cubins, engine
 from sparsesnn.engines.gpu.bindings import load_nvrtc
-from sparsesnn.engines.gpu.choose import open_device
 from sparsesnn.engines.gpu.device import Device, Kernel
 from sparsesnn.engines.gpu.nvrtc import compile_source, options, source_files
 
 
-@contextmanager
-def replaced(make: Callable[[], Device]) -> Iterator[None]:
-    """The engine opens this device, whatever its name."""
-    engine.open_device = lambda name: make()  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        engine.open_device = open_device  # type: ignore[attr-defined]
+def replaced(make: Callable[[], Device]) -> AbstractContextManager[Any]:
+    """While it holds, the engine opens this device, whatever its name."""
+    return mock.patch.object(engine, "open_device", side_effect=lambda name: make())
 
 
 class Idle(Device):

@@ -1,6 +1,6 @@
 // Deliver: adds the weights of a list to a lane's columns of the currents of one tile, ids ascending, one after the
-// other. A spike with a value adds value·weight; 1·weight is the weight. Four rows are on their
-// way at a time. weight: packed, see layout.h. Cost: 64·COLUMNS bytes from L2 an id and tile, of bfloat16 half of it.
+// other. A spike with a value adds value·weight; 1·weight is the weight. Four rows are on their way at a time.
+// weight: packed, see layout.h. Cost: 64·COLUMNS bytes from L2 per id and tile, half as many with bfloat16.
 #pragma once
 
 #include "codelets/gpu/layout.h"

@@ -46,6 +46,15 @@ def plain(text: str = "20-40r-10", n_steps: int = 7, n_samples: int = 9, rate: f
     return Case(parse_net(text), n_steps, n_samples, rate, 3.0, {"n_classes": 10, "decoding": "mean", **training})
 
 
+def scaled(network: Network, backend: str, factor: float = 3.0, seed: int = 1, **more: Any) -> Model:
+    """A model whose parameters are this many times the initial ones, so that its neurons fire."""
+    model = Model(network, backend=backend, seed=seed, **more)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(factor)
+    return model
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_random_networks(seed: int) -> None:
     assert differences(case(seed, most=70)) == []
@@ -125,10 +134,7 @@ def test_dropout_of_a_model() -> None:
     assert batch.heard is not None
     found = []
     for backend in ("cpu", "gpu"):
-        model = Model(network, backend=backend, seed=1)
-        with torch.no_grad():
-            for p in model.parameters():
-                p.mul_(3)
+        model = scaled(network, backend)
         output = model(batch.spikes, heard=batch.heard)
         loss = cross_entropy(output, batch.labels, "mean", 10) + output.spikes["a"].counts().pow(2).mean()
         model(batch.spikes)  # without dropout; the backward pass repeats the first one
@@ -167,10 +173,7 @@ def test_capacity_of_a_model() -> None:
     spikes, labels = plain().batch().spikes, plain().batch().labels
     found = []
     for backend in ("cpu", "gpu"):
-        model = Model(network, backend=backend, seed=1)
-        with torch.no_grad():
-            for p in model.parameters():
-                p.mul_(5)
+        model = scaled(network, backend, 5)
         outputs = [model(spikes), model(spikes, first_sample=4)]
         lists = [output.spikes["hidden"] for output in outputs]
         cross_entropy(outputs[0], labels, "mean", 10).backward()  # repeats the first pass
@@ -249,10 +252,7 @@ def test_model(decoding: str, weight_dtype: str) -> None:
     gradients = []
     for backend in ("cpu", "gpu"):
         torch.manual_seed(0)
-        model = Model(parse_net("20-30r-25-10"), backend=backend, seed=1, weight_dtype=weight_dtype)
-        with torch.no_grad():
-            for p in model.parameters():
-                p.mul_(3)
+        model = scaled(parse_net("20-30r-25-10"), backend, weight_dtype=weight_dtype)
         first, second = (SpikeBatch.from_dense((torch.rand(7, 5, 20) < 0.3).float()) for _ in range(2))
         labels = torch.randint(0, 10, (5,))
         output, later = model(first), model(second)
@@ -291,13 +291,10 @@ def test_lists_are_read_before_the_next_batch() -> None:
 def test_frozen_weights(capacity: int | None) -> None:
     """A layer lists spikes only, unless it or one before it learns."""
     network = parse_net("20-30-25-10", capacity=capacity, grad_threshold=0.2)
-    models = [Model(network, backend=backend, seed=1) for backend in ("cpu", "gpu")]
+    models = [scaled(network, backend) for backend in ("cpu", "gpu")]
     spikes, labels = plain().batch().spikes, plain().batch().labels
     lists = []
     for model in models:
-        with torch.no_grad():
-            for p in model.parameters():
-                p.mul_(3)
         model.layers["hidden1"].get_parameter("input->hidden1").requires_grad_(False)
         _, output = model.learn(spikes, CrossEntropy(labels, "mean", 10))
         assert model.layers["hidden1"].get_parameter("input->hidden1").grad is None
@@ -375,11 +372,9 @@ def test_waves_add_the_leaves_of_the_tree() -> None:
 
 @pytest.mark.parametrize("weight_dtype", ["float32", "bfloat16"])
 def test_a_live_network_continues_on_the_cpu(weight_dtype: str) -> None:
-    model = Model(parse_net("20-40r-10", capacity=9), seed=3, backend="gpu", weight_dtype=weight_dtype)
+    model = scaled(parse_net("20-40r-10", capacity=9), "gpu", seed=3, weight_dtype=weight_dtype)
+    spikes = plain().batch().spikes
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3.0)
-        spikes = plain().batch().spikes
         whole = model.eval()(spikes)
     live = model.live()
     steps = [live(spikes.steps(t, t + 1)) for t in range(spikes.n_steps)]

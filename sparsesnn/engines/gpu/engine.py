@@ -95,11 +95,14 @@ class GpuEngine(TorchEngine):
     # ---- batches ---------------------------------------------------------------------------------------------------
 
     def learn(self, batch: Batch, loss_of: Callable[[Output], Tensor]) -> Output:
-        program = self.program
-        tensors = {name: layer.tensors() for name, layer in program.layers.items()}
-        choices = program.choices(batch.heard, batch.spikes.n_samples, batch.first_sample)
-        _, output = learn(program, program.check(batch.spikes), tensors, choices, loss_of, self.network.output)
+        _, output = learn(self.program, *self._inputs(batch), loss_of, self.network.output)
         return output
+
+    def _inputs(self, batch: Batch) -> tuple[Any, Any, Any]:
+        """What a pass reads: the checked input, the numbers of the neurons, and its random choices."""
+        program = self.program
+        choices = program.choices(batch.heard, batch.spikes.n_samples, batch.first_sample)
+        return program.check(batch.spikes), program.tensors(), choices
 
     def finish_backward(self) -> float:
         weights, own = self.program.weights, optimizers.gradients_of(self.model)
@@ -130,15 +133,7 @@ class GpuEngine(TorchEngine):
 
     @torch.no_grad()
     def run(self, batch: Batch) -> Output:
-        program = self.program
-        tensors = {name: layer.tensors() for name, layer in program.layers.items()}
-        passes = program.forward(
-            program.check(batch.spikes),
-            tensors,
-            program.choices(batch.heard, batch.spikes.n_samples, batch.first_sample),
-            saves=False,
-        )
-        return output_of(passes, self.network.output, learns=False)
+        return output_of(self.program.forward(*self._inputs(batch), saves=False), self.network.output, learns=False)
 
     def output(self, spikes: SpikeBatch) -> Output:
         self._pull()

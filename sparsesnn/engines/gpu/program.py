@@ -78,6 +78,10 @@ class Program:
             )
         return spikes.validate()
 
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Of each layer, see `GpuLayer.tensors`."""
+        return {name: layer.tensors() for name, layer in self.layers.items()}
+
     def choices(self, heard: Heard | None, n_samples: int, first_sample: int) -> dict[str, npt.NDArray[np.uint64]]:
         """By buffer, the numbers that decide the random choices of a pass; counts a step of training.
 

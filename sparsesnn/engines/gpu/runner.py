@@ -78,7 +78,7 @@ class GpuRunner(Runner):
     ) -> NetworkRun:
         program = self._ready(model, past, potentials)
         given = program.check(data)
-        tensors = {name: layer.tensors() for name, layer in program.layers.items()}
+        tensors = program.tensors()
         learnt = _learnt(program, tensors)
         if isinstance(given, Currents):
             learnt[program.source, ""] = given.values
@@ -115,12 +115,9 @@ class GpuRunner(Runner):
         program = self._ready(model, {}, potentials)
         if not any(layer.learns for layer in program.layers.values()):
             return None
-        tensors = {name: layer.tensors() for name, layer in program.layers.items()}
-        checked, choices = (
-            program.check(self.read(model, spikes)),
-            program.choices(heard, spikes.n_samples, first_sample),
-        )
-        value, output = learn(program, checked, tensors, choices, loss, model.network.output)
+        given = program.check(self.read(model, spikes))
+        choices = program.choices(heard, given.n_samples, first_sample)
+        value, output = learn(program, given, program.tensors(), choices, loss, model.network.output)
         for layer in program.layers.values():
             for link in layer.links:
                 weight, matrix = layer.layer.tensor(link.name), program.weights.matrices[layer.name, link.name]
