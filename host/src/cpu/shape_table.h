@@ -10,30 +10,32 @@
 
 namespace sparsesnn {
 
+// Appends the names of a matrix's entries, such as A01, or of a column's, such as B1; bits: which of them exist.
+inline void name_matrix(std::vector<std::string>& names, char name, int n, unsigned bits) {
+  for (int r = 0; r < n; ++r)
+    for (int k = 0; k < n; ++k)
+      if (base::has(bits, r * n + k)) names.push_back(std::string(1, name) + std::to_string(r) + std::to_string(k));
+}
+inline void name_column(std::vector<std::string>& names, char name, int n, unsigned bits) {
+  for (int r = 0; r < n; ++r)
+    if (base::has(bits, r)) names.push_back(std::string(1, name) + std::to_string(r));
+}
+
 template <class M>
 NeuronShape describe_shape() {
   static_assert(M::n_states <= max_states && M::n_entries <= max_entries);
   constexpr int n = M::n_states;
-  const auto square = [](std::vector<std::string>& to, const char* name, unsigned bits) {
-    for (int r = 0; r < n; ++r)
-      for (int k = 0; k < n; ++k)
-        if (base::has(bits, r * n + k)) to.push_back(name + std::to_string(r) + std::to_string(k));
-  };
-  const auto column = [](std::vector<std::string>& to, const char* name, unsigned bits) {
-    for (int r = 0; r < n; ++r)
-      if (base::has(bits, r)) to.push_back(name + std::to_string(r));
-  };
   std::vector<std::string> entries, ones;
-  square(entries, "A", M::A);
-  square(entries, "R", M::R);
-  column(entries, "u", M::u);
-  column(entries, "r", M::f);
-  column(entries, "f", M::f);
-  column(entries, "B", M::B);
-  column(entries, "c", M::c);
+  name_matrix(entries, 'A', n, M::A);
+  name_matrix(entries, 'R', n, M::R);
+  name_column(entries, 'u', n, M::u);
+  name_column(entries, 'r', n, M::f);
+  name_column(entries, 'f', n, M::f);
+  name_column(entries, 'B', n, M::B);
+  name_column(entries, 'c', n, M::c);
   if (M::rows == base::Rows::either) entries.emplace_back("order");
   if (M::may_fire) entries.emplace_back("threshold");
-  column(ones, "B", M::one);
+  name_column(ones, 'B', n, M::one);
   return {M::name,
           n,
           M::may_fire,
