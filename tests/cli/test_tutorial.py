@@ -50,9 +50,7 @@ def test_inside_pytorch(capsys: pytest.CaptureFixture[str]) -> None:
         run_blocks(DOCS / "pytorch.md")
         run_blocks(DOCS / "libraries.md")
     assert [str(x.message) for x in shown if not issubclass(x.category, DeprecationWarning)] == []
-    out = capsys.readouterr().out
-    for fact in ("'Effective_ACs'", "recorded by torch.jit.script", "transform of torch.func"):
-        assert fact in out
+    assert "'Effective_ACs'" in capsys.readouterr().out
 
 
 def test_spikes_and_neurons_from_elsewhere(

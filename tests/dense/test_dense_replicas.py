@@ -47,7 +47,7 @@ def test_two_ranks_train_what_one_trains(tmp_path: Path) -> None:
     """The same batches, loss and weights, but for the order of sums; the last batch is odd, so parts differ in size."""
     done = {ranks: train(tmp_path / str(ranks), ranks) for ranks in (1, 2)}
     for ranks, process in done.items():
-        assert process.returncode == 0, (ranks, process.stderr[-3000:])
+        assert process.returncode == 0, (ranks, process.stderr)  # the rank's own message comes before the long report of torchrun
     lines = {
         ranks: [json.loads(line) for line in (tmp_path / str(ranks) / "metrics.jsonl").read_text().splitlines()]
         for ranks in (1, 2)
@@ -104,7 +104,7 @@ print("well", flush=True)
 def test_ranks_exchange_arrays(tmp_path: Path) -> None:
     (tmp_path / "ranks.py").write_text(COMMUNICATOR)
     process = run(str(tmp_path / "ranks.py"), ranks=2)
-    assert process.stdout.count("well") == 2, process.stderr[-3000:]  # the lines of two ranks may mix
+    assert process.stdout.count("well") == 2, process.stderr  # the lines of two ranks may mix
 
 
 def test_the_place_that_torchrun_gives() -> None:
