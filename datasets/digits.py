@@ -11,7 +11,7 @@ darkness 1 - x / 16. A neuron fires once, earlier for a stronger value, at the s
 and not at all at strength 0. The last `tail` steps are empty and give the network time to answer. So every image makes
 at most 128 spikes, always in the same places: nothing here is random.
 
-With `encoding = "direct"` there are 64 neurons instead, one for each pixel, whose value at every step is x / 16; see `direct.py`.
+With `encoding = "direct"` there are 64 neurons instead, one for each pixel, whose value at every step is x / 16.
 
 Split: a quarter of each class is the test part, chosen by a fixed hash, the same on every machine.
 """

@@ -3,7 +3,7 @@
 Files: DIR/MNIST/raw/{train,t10k}-images-idx3-ubyte and …-labels-idx1-ubyte, with or without .gz; no download
 (`torchvision.datasets.MNIST(DIR, download=True)` leaves them there). Unit order: id = x + 28·y.
 
-Encoding "direct": the value of a pixel at every step is its brightness / 255; see `direct.py`. Encoding "latency": a pixel
+Encoding "direct": the value of a pixel at every step is its brightness / 255. Encoding "latency": a pixel
 fires once, at step round((1 - brightness / 255)·(n_steps - 1)); black ones never do.
 """
 

@@ -1,7 +1,7 @@
 """Spiking Heidelberg Digits: spoken digits in German and English, 20 classes, 12 speakers.
 
-Sensor: 700 channels of an artificial cochlea. Unit order: 0 is the highest tone; neuron = unit // pool. The format,
-which other sets may use, is described in `heidelberg`.
+Sensor: 700 channels of an artificial cochlea. Unit order: 0 is the highest tone; neuron = unit // pool. Format: HDF5
+with spikes/times, spikes/units and labels.
 """
 
 from __future__ import annotations

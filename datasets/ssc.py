@@ -1,7 +1,7 @@
 """Spiking Speech Commands: spoken English words, 35 classes.
 
-Sensor: 700 channels of an artificial cochlea. Unit order: 0 is the highest tone; neuron = unit // pool. The format is
-described in `heidelberg`.
+Sensor: 700 channels of an artificial cochlea. Unit order: 0 is the highest tone; neuron = unit // pool. Format: HDF5
+with spikes/times, spikes/units and labels.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Recurrence:
 
     recurrent: str = option(
         "uniform",
-        "initial recurrent weights: uniform, or orthogonal, which takes neurons³ operations: seconds from 1,000 neurons",
+        "initial recurrent weights: uniform, or orthogonal, which takes neurons³ operations: seconds for 1,000 neurons",
         choices=("uniform", "orthogonal"),
     )
     recurrent_gain: float = option(

@@ -13,7 +13,11 @@ from sparsesnn.commands import (
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser("bench", help="measure speed and memory", description="Benchmarks on this machine.")
+    parser = commands.add_parser(
+        "bench",
+        help="measure speed and memory",
+        description="Measures the speed and memory of training on this machine.",
+    )
     what = parser.add_subparsers(dest="bench", metavar="WHAT", required=True)
     bench_step.register(what)
     bench_activity.register(what)

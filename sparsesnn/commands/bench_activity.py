@@ -27,8 +27,8 @@ measured: training steps of networks with 2,944 hidden neurons in 2 to 5 layers.
 
 def register(what: Any) -> None:
     text = (
-        "fixed against natural activity, with the dense baseline: "
-        "Measures throughput over the activity that fits into lists, with both bounds."
+        "speed with full lists and with natural activity, against the dense baseline: "
+        "Measures samples per second for lists of several lengths: forced full (lower bound), and with natural activity (upper bound)."
     )
     flags = "steps batch device precision repeats=3 threads"
     parser = add_parser(what, "activity", text, EXAMPLES, _activity, flags)

@@ -17,8 +17,7 @@ examples:
   sparsesnn bench baselines --device cuda:0 --precision bfloat16     with peak memory and energy of the device
 
 modes: step (plain autograd, one step at a time), hoist (input products over the whole sequence), fused (one autograd
-  node per population, which keeps its input current and recomputes the rest), compile (torch.compile; takes a few
-  seconds to compile first). All compute the same loss and gradients. Times are medians of interleaved steps; memory is
+  node per population, which keeps its input current and recomputes the rest). All compute the same loss and gradients. Times are medians of interleaved steps; memory is
   the peak of a separate process, in addition to its weights, data and optimizer state.
 networks with convolutions: channels x height x width, a colon, and layers: 5C12 a convolution (kernel 5, 12 channels; s2 stride,
   p pads), MP2, AP2 and SP2 pool spikes, +MP2 pools currents, a size is fully connected, s a spiking readout.
@@ -28,8 +27,8 @@ networks with convolutions: channels x height x width, a colon, and layers: 5C12
 
 def register(what: Any) -> None:
     text = (
-        "the modes of the dense backend: "
-        "time and memory: Compares the modes of the dense backend over networks, time steps and batches."
+        "time and memory of the modes of the dense backend: "
+        "Compares the time and memory of the modes of the dense backend over networks, time steps and batches."
     )
     flags = "device precision threads repeats=7"
     parser = add_parser(what, "baselines", text, EXAMPLES, _baselines, flags)

@@ -44,7 +44,7 @@ def register(what: Any) -> None:
         "--checks",
         default="first",
         choices=("always", "first", "never"),
-        help="when to check for races and unwritten data (default: in the first run of each phase)",
+        help="when to check for races and unwritten data (default: first, in the first run of each phase)",
     )
 
 

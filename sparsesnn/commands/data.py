@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 A data set is converted once, from raw events to spike lists, and kept in the event cache: one file for each data set,
-split and choice of options. Training converts missing parts automatically; these commands do it ahead, and maintain the
-cache. It is in $SPARSESNN_CACHE, else in ~/.cache/sparsesnn."""
+split and choice of options. Training converts missing parts automatically; these commands convert ahead of time, and
+maintain the cache, which is in $SPARSESNN_CACHE, or else in ~/.cache/sparsesnn."""
 
 EXAMPLES = """\
 examples:
@@ -38,14 +38,18 @@ examples:
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "data",
-        help="convert data sets, maintain the event cache, draw samples",
+        help="check your own data, convert data sets, maintain the event cache, draw samples",
         description=DESCRIPTION,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = parser.add_subparsers(dest="action", metavar="WHAT", required=True)
 
-    info = what.add_parser("info", help="describe a data set; list cached files", description="Changes nothing.")
+    info = what.add_parser(
+        "info",
+        help="describe a data set; list cached files",
+        description="Describes a data set and its options, or lists the cached files; changes nothing.",
+    )
     info.add_argument(
         "dataset", nargs="?", metavar="DATASET", help="describe this data set (default: list all cached files)"
     )
@@ -63,7 +67,9 @@ def register(commands: Any) -> None:
     build.set_defaults(run=_build)
 
     verify = what.add_parser(
-        "verify", help="compare cached files with their checksums", description="Exit code 1 if one is damaged."
+        "verify",
+        help="compare cached files with their checksums",
+        description="Compares every cached file with its checksum; ends with exit code 1 if a file is damaged.",
     )
     verify.add_argument("dataset", nargs="?", metavar="DATASET", help="only this data set")
     verify.set_defaults(run=_verify)
@@ -95,7 +101,12 @@ def register(commands: Any) -> None:
     show.set_defaults(run=_show)
 
     for one in (info, verify, clear):
-        one.add_argument("--cache", default="", metavar="DIR", help="folder of the cache (default: see above)")
+        one.add_argument(
+            "--cache",
+            default="",
+            metavar="DIR",
+            help="folder of the cache (default: $SPARSESNN_CACHE, else ~/.cache/sparsesnn)",
+        )
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +116,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
         "dataset",
         nargs="?",
         metavar="DATASET",
-        help="name of the data set, or your own event file; may be left out with --config",
+        help="name of the data set, or your own event file (.npz, .h5); may be left out with --config",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="take the options of a training configuration")
     add_flags(parser, ("data",))

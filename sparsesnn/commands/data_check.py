@@ -46,7 +46,7 @@ def register(what: Any) -> None:
         help="start of a sample's time, as data.start in training (default: first if the samples begin late, else zero)",
     )
     check.add_argument(
-        "--time-unit", choices=("us", "ms", "s"), default="", help="of the times in a text file that does not name it"
+        "--time-unit", choices=("us", "ms", "s"), default="", help="unit of the times, if a text file does not name it"
     )
     check.add_argument("--no-plot", action="store_true", help="text only")
     check.set_defaults(run=_check)

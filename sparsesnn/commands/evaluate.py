@@ -20,7 +20,7 @@ def register(commands: Any) -> None:
     parser = commands.add_parser(
         "eval",
         help="measure a trained network",
-        description="Runs a trained network over one part of its data set.",
+        description="Measures a trained network on one part of its data set: accuracy, or the error of values.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -32,7 +32,10 @@ def register(commands: Any) -> None:
     neuron_files.add_flag(parser)
     parser.add_argument("--split", choices=("test", "valid", "train"), default="test", help="default: test")
     parser.add_argument(
-        "--weights", choices=("best", "last"), default="best", help="best: those chosen by validation (default)"
+        "--weights",
+        choices=("best", "last"),
+        default="best",
+        help="best: of the epoch with the best validation (default); last: of the last epoch",
     )
     parser.add_argument("--backend", metavar="NAME", help="cpu or dense (default: as in training)")
     parser.add_argument(
@@ -40,7 +43,10 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="worker threads; 0: all cores")
     parser.add_argument(
-        "--predictions", type=Path, metavar="FILE", help="write the label and output of every sample, or step (CSV)"
+        "--predictions",
+        type=Path,
+        metavar="FILE",
+        help="write a CSV file with the label and the output of every sample, or step",
     )
     parser.add_argument(
         "--confusion", action="store_true", help="print the confusion matrix and draw confusion.png in the run folder"

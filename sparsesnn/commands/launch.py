@@ -32,14 +32,14 @@ examples:
   sparsesnn launch --template jsc --ranks 64 --ranks-per-host 8 --threads 16 --account A --partition dc-cpu -- \\
       train --config run.toml --out runs/x --resume > job.sh         a batch script; then: sbatch job.sh
 
-  sparsesnn launch weak-scaling --ranks 1,2                         measure; strong-scaling and batch-size likewise
+  sparsesnn launch weak-scaling --ranks 1,2                         measure; see launch weak-scaling --help, strong-scaling, batch-size
 
-after --: a sparsesnn command, your Python file, or -m and a module, with arguments; every rank runs it.
+options of launch stand before --; after it: a sparsesnn command, your Python file, or -m and a module, with arguments; every rank runs it.
 the launcher: srun inside a Slurm job; PopRun if --num-replicas is given; else the mpirun (Open MPI, MPICH, Intel)
   next to this Python or on PATH. The launcher itself reaches other hosts, usually by ssh; they must have the same
   Python at the same path. If a launcher refuses to run as root, add --launcher-args=--allow-run-as-root.
-ranks: the default is the number of tasks or slots of the job in Slurm, PBS, LSF or Grid Engine, which is printed, or one
-  (or --ranks-per-host) for each of --hosts. With --num-replicas it is one. Otherwise --ranks must be given.
+ranks: in a job of Slurm, PBS, LSF or Grid Engine the default is its number of tasks or slots, which is printed. With
+  --hosts it is one per host, or --ranks-per-host; with --num-replicas it is one. Otherwise give --ranks.
 threads: --threads T gives each rank T worker threads, and binds it to T cores. Default: Slurm's --cpus-per-task, else
   the cores of this machine divided by the ranks on a host. If ranks must share cores, they are not bound, and launch
   reports it.
@@ -50,9 +50,9 @@ templates: slurm, jsc (Jülich), alcf (Graphcore at ALCF), poprun; they stop a r
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "launch",
-        help="start a command on several ranks, or write a batch script",
-        description="Builds the command line that starts a command on several ranks, and runs it.",
-        usage="sparsesnn launch --ranks R [OPTIONS] -- COMMAND …",
+        help="start a command in several processes (ranks), or write a batch script",
+        description="Starts a command in several processes (ranks), through mpirun, srun or PopRun.",
+        usage="sparsesnn launch [--ranks R] [OPTIONS] -- COMMAND …",
         allow_abbrev=False,  # else options of weak-scaling could be mistaken for launch's
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

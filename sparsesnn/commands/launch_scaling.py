@@ -33,7 +33,7 @@ each point is started by `sparsesnn launch` with the options in --launch; the de
 --out gets scaling.csv, scaling.json and scaling.png; an interrupted series resumes where it stopped, and more --rounds add
   to the existing ones. If other work disturbs the machine (virtual machines), use --rounds 5: a single run of a point means little.
 --dry-run-ranks: of R ranks, the one with the most neurons runs alone on this machine. Its computation and memory are real; the
-  others' messages are made up and take the time of --link, else of the links measured by --ranks. Layers are as active as in the
+  messages of the others are made up; their time follows --link, or the links measured with --ranks. Layers are as active as in the
   last measured row. Rows are marked "dry run", with hollow markers in the plot. The time excludes waiting for slower ranks, and
   competition between ranks of one host; layers should have 64 neurons per rank, or the simulated rank has none of some layers.
   With --grow layers there must be more --steps than layers; --grow width has no such limit.
@@ -144,14 +144,16 @@ def _parser(kind: str) -> argparse.ArgumentParser:
             "--dry-run-ranks", default="", metavar="R,…", help="more points, simulated by one rank (below)"
         )
         parser.add_argument(
-            "--link", default="", metavar="LINK", help="links of these points: GB/s,us such as 12.5,2, or a scaling.json (default: as measured)"
+            "--link", default="", metavar="LINK", help="bandwidth and latency for --dry-run-ranks: GB/s,µs, such as 12.5,2, or a scaling.json (default: as measured)"
         )  # fmt: skip
     if kind == "batch-size":
         parser.add_argument("--batches", default="8,16,32,64,128", metavar="B,…", help="default: %(default)s")
-    parser.add_argument("--split", default="neurons", metavar="WHAT", help="neurons (default) or samples")
-    parser.add_argument("--layers", type=int, default=2, metavar="L", help="hidden layers, for one rank (default: 2)")
+    parser.add_argument(
+        "--split", default="neurons", metavar="WHAT", help="what the ranks share: neurons (default) or samples"
+    )
+    parser.add_argument("--layers", type=int, default=2, metavar="L", help="hidden layers with one rank (default: 2)")
     parser.add_argument("--width", type=int, default=1024, metavar="N", help="neurons in each (default: 1024)")
-    parser.add_argument("--recurrent", action="store_true", help="each layer feeds itself")
+    parser.add_argument("--recurrent", action="store_true", help="every hidden layer is recurrent")
     parser.add_argument("--batch", type=int, default=48, metavar="B", help="samples (default: 48)")
     parser.add_argument(
         "--steps", type=int, default=100, metavar="T", help="time steps, more than layers (default: 100)"

@@ -27,8 +27,8 @@ def add_flag(parser: Any) -> None:
         "--neuron",
         action=_Load,
         metavar="FILE.py:CLASS",
-        help="your own neuron model: a file and its class, which networks then name as CLASS; may be repeated. The file is run, and its "
-        "path is not stored: give it again to resume, eval, show",
+        help="your own neuron model: a Python file and a class in it, which networks then call CLASS; may be repeated. The file is run. "
+        "Its path is not stored: repeat the option in every command that reads the run",
     )
 
 

@@ -40,7 +40,9 @@ def register(commands: Any) -> None:
     )
     parser.set_defaults(run=lambda _: parser.print_help() or 2)
     what = parser.add_subparsers(dest="what", metavar="WHAT")
-    export = what.add_parser("export", help="write a trained network as a NIR file")
+    export = what.add_parser(
+        "export", help="write a trained network as a NIR file", description="Writes a trained network as a NIR file."
+    )
     export.set_defaults(run=_export)
     export.add_argument("checkpoint", type=Path, metavar="RUN", help="a run folder, or the checkpoint.json in it")
     export.add_argument("file", type=Path, metavar="FILE", help="file to write")
@@ -52,20 +54,23 @@ def register(commands: Any) -> None:
         "--dt",
         type=float,
         metavar="S",
-        help="the reader's step, in the unit of time constants; default: the library's, for nir the run's, in seconds",
+        help="width of a step in the library that reads the file, in the unit of its time constants (default: that of --target; for nir "
+        "the run's, in seconds, if its data has one)",
     )
     export.add_argument("--weights", choices=("best", "last"), default="best", help="default: best")
-    export.add_argument("--keep-reset", action="store_true", help="write neurons even if the reader lacks their reset")
+    export.add_argument(
+        "--keep-reset", action="store_true", help="export the neurons even if the reader has no such reset"
+    )
     export.add_argument(
         "--readout",
         metavar="HOW",
         help="form of an LI readout: li, membrane (a neuron that never fires), linear (weighted sums); default: li if the reader has it",
     )
     for name, run, text in (
-        ("show", _show, "print the network that a NIR file becomes here"),
+        ("show", _show, "print the network that sparsesnn makes of a NIR file"),
         ("import", _import, "convert a NIR file to weights and network"),
     ):
-        reader = what.add_parser(name, help=text)
+        reader = what.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         reader.set_defaults(run=run)
         reader.add_argument("file", type=Path, metavar="FILE", help="a NIR file")
         if name == "import":
@@ -78,7 +83,7 @@ def register(commands: Any) -> None:
             required=name == "import",
             metavar="WHO",
             help="snntorch, norse, spikingjelly, sinabs, …, nir"
-            + ("; default: the nodes as they are" if name == "show" else ""),
+            + ("; default: the file is not converted" if name == "show" else ""),
         )
         reader.add_argument("--dt", type=float, metavar="S", help="the step (default: the library's)")
         reader.add_argument("--reset", metavar="HOW", help="the neurons' reset at a spike: subtract, zero or none")

@@ -37,7 +37,7 @@ capacity: the slots of a list. A population's own capacity is kept. If it has no
   neurons, or all of them if every neuron is listed; training measures its first batches instead, and with
   --activity RUN a plan uses the activity and the lists of that run. Candidates that do not fit are dropped and counted.
 delay: with delay 0, the default here and in training, layers run one after another within a step. With --delay 1, here and
-  in sparsesnn train, all layers run in parallel: the one flag that makes IPUs fastest. Layers on several IPUs need it.
+  in sparsesnn train, all layers run in parallel, which is fastest on IPUs. Layers on several IPUs need it.
 speeds: for IPUs, predictions from counted instructions and published figures, not measurements. A plan for cores and ranks counts
   bytes; measure their speed with sparsesnn bench step, and with sparsesnn train --comm dry-run:R for one rank of R."""
 
@@ -45,8 +45,9 @@ speeds: for IPUs, predictions from counted instructions and published figures, n
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "plan",
-        help="place a network on a target and count its bytes",
-        description="Places every neuron on a tile, counts bytes, checks that they fit, and predicts the cost of a step on IPUs.",
+        help="check that a network fits into a machine, and predict its speed on Graphcore IPUs",
+        description="Places a network on a machine (Graphcore IPUs and their tiles, cores, or MPI ranks), checks that its bytes fit, and "
+        "for IPUs predicts the time of a step.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -72,7 +73,9 @@ def register(commands: Any) -> None:
         help="none: inference, without gradients and history (default: %(default)s)",
     )
     what.add_argument(
-        "--regularizer", action="store_true", help="activity is regularized: two more phases per batch (IPUs)"
+        "--regularizer",
+        action="store_true",
+        help="the loss has an activity penalty, which needs two more phases per batch on IPUs",
     )
     what.add_argument(
         "--keep-every",
@@ -81,7 +84,7 @@ def register(commands: Any) -> None:
         metavar="K",
         help="keep potentials of K steps at a time and recompute the others: less memory, more cycles (IPUs)",
     )
-    what.add_argument("--half", action="store_true", help="half-precision weights, float32 masters")
+    what.add_argument("--half", action="store_true", help="half-precision weights; the optimizer keeps float32 copies")
     where = parser.add_argument_group("where")
     where.add_argument("--target", default="ipu-mk2", metavar="NAME", help="the machine (default: %(default)s)")
     where.add_argument(
@@ -104,13 +107,13 @@ def register(commands: Any) -> None:
         "--strategy",
         default="search",
         choices=("even", "bytes", "work", "search"),
-        help="sizes of shards (default: %(default)s)",
+        help="how neurons are shared among tiles: equally (even), by bytes, by work, or by a search for the fastest (default: %(default)s)",
     )
     where.add_argument(
         "--layout",
         default="auto",
         choices=("auto", "contiguous", "split", "shared"),
-        help="placement: layer after layer, in equal parts on all devices, or all on each tile (default: the fastest)",
+        help="contiguous: layer after layer; split: equal parts on all devices; shared: all layers on every tile; auto: the fastest (default)",
     )
     spikes = parser.add_argument_group("spikes")
     spikes.add_argument(
@@ -124,7 +127,7 @@ def register(commands: Any) -> None:
         "--max-activity",
         default="0.05",
         metavar="A",
-        help="lists hold this share of a population; auto: enough for --activity, with a margin (default: %(default)s)",
+        help="a list of spikes has room for this share of a population; auto: enough for --activity, with a margin (default: %(default)s)",
     )
     spikes.add_argument("--capacity", default="", metavar="NAME=K", help="slots per list: input=48,hidden1=64")
     many = parser.add_argument_group("many plans at once, with --target ipu-mk2 or ipu-bow and without a network")

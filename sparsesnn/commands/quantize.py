@@ -20,7 +20,7 @@ def register(commands: Any) -> None:
     parser = commands.add_parser(
         "quantize",
         help="write the weights of a trained network as integers",
-        description="Writes int8 weights and a float32 scale per receiving neuron; a weight is integer times scale.",
+        description="Writes int8 weights and a float32 scale per receiving neuron; weight = integer × scale.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

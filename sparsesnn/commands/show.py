@@ -27,7 +27,7 @@ def register(commands: Any) -> None:
     parser = commands.add_parser(
         "show",
         help="draw the response of a trained network to one sample",
-        description="Draws one sample's way through a trained network: spikes, membrane potentials and the readout.",
+        description="Draws how a trained network responds to one sample: spikes, membrane potentials and the readout.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -43,7 +43,7 @@ def register(commands: Any) -> None:
         type=int,
         default=5,
         metavar="N",
-        help="neurons per population whose potential is drawn; default: 5",
+        help="number of neurons per population whose potential is drawn (default: 5)",
     )
     parser.add_argument(
         "--data", metavar="DIR", help="the data set's files (default: as in training), or FILE.py:FUNCTION"

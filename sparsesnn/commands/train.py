@@ -26,20 +26,19 @@ examples:
   sparsesnn train digits --set optim.lr=2e-3 --set net.surrogate.slope=25
   sparsesnn train digits --print-config > mine.toml         all options, to edit; train --config mine.toml runs it
   sparsesnn train --resume --out runs/a                     resume after Ctrl-C, a crash or a power cut, bit for bit
-  sparsesnn train --resume --out runs/a --epochs 40         extend a finished run; its schedule spans the 40 epochs
+  sparsesnn train --resume --out runs/a --epochs 40         extend a finished run to 40 epochs in all
   sparsesnn train digits --init-from runs/a --out runs/b    start with the weights of another run
   sparsesnn train digits --quiet --json | jq .test_accuracy the result as one line of JSON, on standard output
   sparsesnn train digits --seeds 0,1,2 --out runs/three     mean and spread
-  sparsesnn train digits --neuron alif.py:ALIF --net-neuron ALIF    hidden neurons of your own model, see CONTRIBUTING.md
+  sparsesnn train digits --neuron alif.py:ALIF --net-neuron ALIF    hidden neurons of your own model, see docs/networks.md
   sparsesnn train digits --backend ipu-model --set parallel.replicas=2      two copies, on two emulated IPUs, share a batch
-  mpirun -n 2 sparsesnn train digits                        two ranks, each with half of every batch: the same numbers
+  sparsesnn train digits --backend dense --device cuda:0    full matrices, on the first GPU
+  mpirun -n 2 sparsesnn train digits                        two processes (ranks), each with half of every batch: the same result
   mpirun -n 4 sparsesnn train digits --set parallel.shards=2    2 replicas, each over 2 ranks that share its neurons
   sparsesnn train digits --net auto-65536-auto --set parallel.shards=64 --comm dry-run:64
-                          without 64 ranks: memory, messages, bytes and time of a step of one of them, on this machine
+                          simulates one of 64 ranks on this machine: its memory, its messages and the time of a step
 
 precedence: defaults of the data set < --config < options here.
-net text: sizes joined by '-'; r after a size: recurrent, other letters: the neuron model (see --net); the last size
-  is the readout, a spiking one with s; 'auto' as first or last size means that of the data.
 the run folder (--out) gets: result.json, metrics.jsonl, config.toml, curves.png, activity.png, confusion.png, raster.png,
   checkpoint.json with its .safetensors files, tensorboard/.
 the epoch is chosen on the validation part alone; the test part is evaluated once, at the end.
@@ -69,14 +68,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run = parser.add_argument_group("the run")
     neuron_files.add_flag(run)
     run.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/DATASET-DATE-TIME)")
-    run.add_argument("--seeds", metavar="0,1,2", help="several runs, in OUT/seed-0 …, and OUT/summary.json")
+    run.add_argument(
+        "--seeds",
+        metavar="0,1,2",
+        help="one run per seed, in OUT/seed-0, OUT/seed-1, …; OUT/summary.json has mean and spread",
+    )
     run.add_argument(
         "--resume",
         nargs="?",
         const="yes",
         metavar="auto",
-        help="resume from the checkpoint in --out, or start if there is none. With 'auto' a scheduler can use the same command "
-        "line every time: for the first start, after a failure, and once the run is finished",
+        help="resume from the checkpoint in --out, or start if there is none; a finished run keeps its result. So a scheduler can "
+        "repeat the same command line. 'auto' means the same",
     )
     run.add_argument(
         "--print-config",
@@ -93,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--link",
         metavar="GB/S,US",
         help="for --comm: bandwidth of a rank in GB/s, and latency of a message in µs, such as 12.5,2; or the scaling.json of a series "
-        "(default: as measured by launch weak-scaling in this folder, else 12.5,2)",
+        "(default: the newest runs/*/scaling.json, else 12.5,2)",
     )
     run.add_argument(
         "--json", action="store_true", help="print the result (with --seeds: the summary) as one line of JSON"

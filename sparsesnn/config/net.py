@@ -47,16 +47,16 @@ class NetConfig(Section, name="net"):
 
     text: str = option(
         "auto-128r-auto",
-        f"sizes joined by '-', such as 700-256r-20; after a size r: recurrent, {model_letters()}, p0.1: sparse "
-        "synapses of that density; the last is the readout, a spiking one with s; auto as first or last size means that of the data; "
-        "2x34x34:3C8s2-10, auto:3C8s2-auto or 1x700:9C8-20: convolutions, see sparsesnn.map_text",
+        f"sizes joined by '-', such as 700-256r-20. Letters after a size: r: recurrent, {model_letters()}, p0.1: sparse synapses of that "
+        "density. The last size is the readout, a spiking one with s. auto as the first or last size takes it from the data. For "
+        "convolutions, such as 2x34x34:3C8s2-10 or auto:3C8s2-auto, see docs/networks.md",
         flag="net",
         metavar="TEXT",
     )
     neuron: str = option(
         "",
-        "name of the class of hidden populations without a letter: one of ours, of an installed package, or of a file given by --neuron "
-        "FILE.py:CLASS; empty: LIF",
+        "class of the hidden populations that have no letter in --net: LIF, CubaLIF, Resonator, AdLIF, a class of an installed package, or "
+        "one from --neuron FILE.py:CLASS; empty: LIF",
         flag="net-neuron",
         metavar="CLASS",
     )
@@ -65,7 +65,7 @@ class NetConfig(Section, name="net"):
     )
     delay: int = option(
         0,
-        "delay of all connections between populations, steps; with 1 all layers run in parallel, which makes IPUs fastest",
+        "delay of all connections between populations, in steps; with 1 all layers run in parallel, which is fastest on Graphcore IPUs",
         low=0,
         high=MAX_DELAY,
         flag="delay",

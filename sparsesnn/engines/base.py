@@ -40,16 +40,14 @@ def weight_dtype(*others: str) -> Any:
     """The option of engines that can round weights when reading them; `others`: the types allowed besides float32."""
     return option(
         "float32",
-        "how weights are read; those that learn stay float32. bfloat16 (cpu, gpu) or float16 (IPU): rounded, half the bytes. int8, int4 "
+        "type in which the engine reads weights; the trained weights stay float32. bfloat16 (cpu, gpu) or float16 (IPU): rounded, half the bytes. int8, int4 "
         "(cpu, dense): rounded to integers times a scale per receiving neuron",
         choices=("float32", *others),
     )
 
 
 #: help of the option `device`
-DEVICE_HELP = (
-    "for dense: cpu, cuda, cuda:0, …; for gpu, which runs on the first GPU unless another is named: cuda, cuda:0, …"
-)
+DEVICE_HELP = "device of the backend: cpu, cuda, cuda:0, … for dense; cuda, cuda:0, … for gpu (default: the first GPU)"
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class Membrane(Neuron):
 
     beta: PerNeuron = parameter(0.95, "membrane decay per step", low=0, high=1)
     reset: str = option("subtract", "effect of a spike on the state at the next step", choices=RESETS)
-    reset_decays: bool = option(False, "with reset 'subtract': decay after the subtraction instead of before")
+    reset_decays: bool = option(False, "with reset 'subtract': the decay comes after the subtraction, not before it")
     gain: float = option(1.0, "factor on the input current")
     learn_beta: bool = False
 

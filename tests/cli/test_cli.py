@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import sparsesnn
 from sparsesnn import datasets
@@ -151,7 +152,9 @@ def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("info", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == sparsesnn.build_info()
+    info = json.loads(capsys.readouterr().out)
+    assert info == {**{key: info[key] for key in ("python", "pytorch", "gpu")}, **sparsesnn.build_info()}
+    assert info["pytorch"] == torch.__version__
     assert run("info") == 0
     lines = capsys.readouterr().out.splitlines()
     assert f"version        {sparsesnn.__version__}" in lines

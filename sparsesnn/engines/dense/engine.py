@@ -36,13 +36,17 @@ class DenseOptions:
 
     weight_dtype: str = weight_dtype(*BITS)
     dense_mode: str = option(
-        "auto", "how dense computes; auto: the fastest", choices=MODES, flag="dense-mode", metavar="MODE"
+        "auto",
+        "how the backend dense computes; auto: the fastest mode (bench baselines --help explains them)",
+        choices=MODES,
+        flag="dense-mode",
+        metavar="MODE",
     )
     device: str = option("cpu", DEVICE_HELP, flag="device", metavar="NAME")
     precision: str = option(
         "float32",
-        "for the products of dense: float32, tf32 (on cuda: float32 rounded to 10 bits of mantissa) or bfloat16; state, "
-        "trained weights and evaluation stay float32",
+        "precision of the matrix products of the backend dense: float32, tf32 (on cuda: float32 rounded to 10 bits of mantissa) or "
+        "bfloat16; state, trained weights and evaluation stay float32",
         flag="precision",
         metavar="P",
     )

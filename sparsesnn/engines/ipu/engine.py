@@ -52,7 +52,7 @@ class IpuOptions:
     weight_dtype: str = weight_dtype("float16")
     target: str = option(
         "ipu-mk2:1x64",
-        "the IPUs of one replica, IPUs x tiles: ipu-mk2, ipu-mk2:1x64",
+        "for ipu and ipu-model: the machine of one copy of the network, such as ipu-mk2 (one IPU) or ipu-mk2:1x64 (64 tiles of it)",
         flag="target",
         metavar="MACHINE",
     )
