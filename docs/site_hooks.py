@@ -116,6 +116,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     return markdown if page.file.src_uri in PAGES else _moved(markdown, "docs" / source.parent, source.parent)
 
 
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """A public name without its documentation ends the build."""
+    for name in re.findall(r"::: ([\w.]+)", html):
+        LOG.warning("%s: '::: %s' is shown as text; leave an empty line before it", page.file.src_uri, name)
+    return html
+
+
 def unproved_figures(markdown: str, folder: Path) -> list[str]:
     """Figures of a page in `folder` that the entry of the lab book, or the results, to which they are linked does not have.
 

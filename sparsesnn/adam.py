@@ -22,7 +22,9 @@ from sparsesnn.options import number, plain
 
 @named
 class Adam(torch.optim.Optimizer):
-    """Adam; the equations are in codelets/cpu/adam.h.
+    """Adam on the engine's threads: the updates of `torch.optim.Adam`, up to rounding.
+
+    `optimizer = sparsesnn.Adam(model.parameters(), lr=1e-3)`
 
     Args:
         params: float32 tensors on the CPU, or groups of them, as everywhere in `torch.optim`.
@@ -155,7 +157,9 @@ _step_with_hooks = torch.optim.Optimizer.profile_hook_step(Adam._step)
 
 @named
 class AdamW(Adam):
-    """Adam with decoupled weight decay: the weight shrinks by lr·weight_decay per step, without effect on its moments.
+    """Adam with decoupled weight decay: each step multiplies a weight by 1 - lr·weight_decay, without effect on its moments.
+
+    The arguments are those of `Adam`; the default of `weight_decay` is 0.01.
 
     Source: Loshchilov & Hutter 2019, algorithm 2.
     """

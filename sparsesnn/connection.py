@@ -29,8 +29,8 @@ class Connection:
     Two populations may have several connections, with different delays.
 
     Attributes:
-        name: `pre->post`; its weight has this name. If a network connects the two several times, `@delay` follows except
-            for the shortest delay.
+        name: `pre->post`, which is also the name of its weight. If a network connects the two several times, `@delay` follows,
+            except for a delay of 0 (1 for a recurrent connection).
     """
 
     pre: str

@@ -68,7 +68,7 @@ DECODINGS = (*OVER_TIME, "count")
 
 @named
 def decode(output: Output, decoding: str, n_classes: int) -> Tensor:
-    """Logits float32[B, C]; for "step" float32[T, B, C].
+    """Returns the logits of an output, float32[B, C], or float32[T, B, C] for the decoding "step".
 
         max, mean, sum, last    logit[b,c] = reduce over t of (1/k)·Σ_j v[t, b, c·k+j]     an LI readout
         softmax_sum             logit[b,c] = Σ_t softmax_c(v[t, b])                        an LI readout

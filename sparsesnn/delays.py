@@ -11,8 +11,9 @@ In evaluation every d_m is rounded to the nearest whole step (halves to the even
 samples (`group_samples`), each over its lists in order or, on a recurrent connection, sample by sample.
 
 Source of the two taps: Hammouamri et al. 2024 (triangular kernels of width 1), Sun et al. 2023 (axonal delays).
-This file must work in Python 3.8, like `sparsesnn.network`.
 """
+
+# This file must work in Python 3.8, like network.py.
 
 from __future__ import annotations
 

@@ -31,7 +31,9 @@ class NumericError(SparseSnnError, ValueError):
 
 
 class NotFiniteError(NumericError):
-    """NaN or infinity where training needs a finite number. The step then changes nothing, and no checkpoint is written.
+    """NaN or infinity where training needs a finite number.
+
+    No checkpoint is written. The step leaves the weights as they were, except on an IPU, which has already made it.
 
     Attributes:
         what: "loss", "norm of the gradients", or the name of a weight or of a state of the optimizer.

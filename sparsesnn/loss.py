@@ -83,7 +83,9 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     class_weights: Any = None,
 ) -> Tensor:
-    """Mean over the labels of a batch of -w[label]·log softmax(logits)[label], logits from `decode`; float32[].
+    """Returns the cross-entropy of a batch, float32[]: the mean of -w[label]·log softmax(logits)[label] over its labels.
+
+    The logits come from `decode`: `loss = cross_entropy(model(spikes), labels, "mean", 20)`.
 
     Args:
         output, decoding, n_classes: see `decode`.
@@ -91,7 +93,8 @@ def cross_entropy(
             then the mean of -Σ_c w[c]·label[b,c]·log softmax(logits)[b,c]. For the decoding "step" whole numbers [T, B], where -1
             stands for no label. A tensor, sparse too, an array or a list.
         label_smoothing: share of the target spread evenly over the classes, in [0, 1).
-        class_weights: floats [C] from 0, w; None: 1 for all. The mean divides by the number of labels, not by the sum of weights.
+        class_weights: w, float[C], 0 or more; None: 1 for all. Unlike PyTorch's, the mean divides by the number of labels and
+            not by the sum of their weights.
 
     Errors: those of `decode`; `ShapeError` for labels of another shape or dtype, or out of range.
     """
@@ -107,7 +110,8 @@ class CrossEntropy(_BatchLoss):
 
     Args:
         labels, decoding, n_classes, label_smoothing, class_weights: see `cross_entropy`.
-        n_samples: if the labels are part of a batch, the labels of the whole batch: the loss is the sum over the part / n_samples.
+        n_samples: the number of labels of the whole batch, by which the sum is divided, if these labels are a part of it; None:
+            they are all of it.
 
     Attributes:
         logits: of the last output, float32[B, C], or [T, B, C] for the decoding "step"; detached.
@@ -299,7 +303,9 @@ def _gradient_in_engine(ctx: Any, *d: Tensor) -> tuple[Tensor, None]:
 
 @named
 class RegressionLoss(_BatchLoss):
-    """The mean error of values of one batch, a function of the output and a loss for `Model.learn`:
+    """The mean error of a batch whose targets are values: `loss = RegressionLoss(targets, "last")(model(spikes))`.
+
+    `Model.learn` takes it as its loss, too. The errors are
 
         mse     (1/n) Σ (y - target)²
         mae     (1/n) Σ |y - target|

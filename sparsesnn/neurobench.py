@@ -42,8 +42,9 @@ class NeuroBenchModel:
     multiply-accumulates. The result is what it compares with the targets, or passes on to the first postprocessor: spikes [B, T, N] of the last
     population, or potentials [B, T, N] of a readout.
 
-    Right are `Footprint`, `ParameterCount`, `ConnectionSparsity`, `ActivationSparsity`, `SynapticOperations` and `MembraneUpdates`; and
-    `NeuronOperations` for networks of `LIF` and `CubaLIF` without a readout, because NeuroBench has numbers for these only.
+    These metrics are right: `Footprint`, `ParameterCount`, `ConnectionSparsity`, `ActivationSparsity`, `SynapticOperations` and
+    `MembraneUpdates`. `NeuronOperations` is right only for networks of `LIF` and `CubaLIF` without a readout, because NeuroBench
+    has no numbers for other neurons.
 
     Args:
         model: any model of one process; it runs in evaluation.

@@ -30,7 +30,8 @@ class LayerState:
             applied by the next step, and others of the model. They are also attributes.
         history: output of the last steps needed by later readers; None if none are needed.
         step: number of steps run so far; the choice among candidates for a full list depends on it.
-        training_step: of the pass that began the sequence, see `sparsesnn.rotation`; likewise.
+        training_step: number of the training pass that began the sequence; the choice among candidates for a full list depends
+            on it too, see `sparsesnn.rotation`.
     """
 
     states: Mapping[str, Tensor] = field(default_factory=dict)
@@ -146,9 +147,9 @@ class Output:
     """The output of a network.
 
     Args:
-        potentials: float32[T, B, N] of the LI readout, differentiable. For a last population that fires, only if the call asked for them
-            (`potentials=True`), else None: the potential of every neuron after each step, before the reset that the next step
-            applies, as compared with the threshold (snnTorch's `mem`). Their gradient reaches every neuron, listed or not.
+        potentials: float32[T, B, N] of the LI readout, differentiable. For a last population that fires they are None, unless the
+            call asked for them (`potentials=True`); they are then the values that are compared with the threshold: after each
+            step, before the reset that the next step applies (snnTorch's `mem`). Their gradient reaches every neuron.
         spikes: per spiking population, its lists (cpu) or 0/1 tensor [T, B, N] (dense), both differentiable.
         state: per population, to pass to the next chunk.
         output: name of the last population.

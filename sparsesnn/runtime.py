@@ -40,7 +40,7 @@ def set_num_threads(n: int) -> None:
     """Sets the number of threads; results do not depend on it, bit for bit.
 
     Args:
-        n: 1 to 1024; waits for passes running in other threads.
+        n: number of threads, 1 to 1024. The call waits for passes that run in other threads.
 
     Errors: `ConfigError` for anything else.
     """

@@ -2,13 +2,13 @@
 
 | name | σ'(x) | source |
 |---|---|---|
-| `fast_sigmoid(slope)` | (slope·|x| + 1)⁻² | SuperSpike, Zenke & Ganguli 2018, eq. 5 |
+| `fast_sigmoid(slope)` | (slope·abs(x) + 1)⁻² | SuperSpike, Zenke & Ganguli 2018, eq. 5 |
 | `straight_through()` | 1 | Bengio et al. 2013 |
 | `sigmoid(slope)` | slope·s·(1 - s), s = 1 / (1 + exp(-slope·x)) | Zenke & Vogels 2021 |
 | `atan(alpha)` | (alpha / 2) / (1 + (π/2·alpha·x)²) | Fang et al. 2021 |
-| `triangle(slope)` | max(0, 1 - slope·|x|) | Bellec et al. 2018 |
-| `boxcar(slope)` | slope where |x| < 1 / (2·slope), else 0 | STBP, Wu et al. 2018, eq. 27 |
-| `exponential(slope)` | exp(-slope·|x|) | SLAYER, Shrestha & Orchard 2018 |
+| `triangle(slope)` | max(0, 1 - slope·abs(x)) | Bellec et al. 2018 |
+| `boxcar(slope)` | slope where abs(x) < 1 / (2·slope), else 0 | STBP, Wu et al. 2018, eq. 27 |
+| `exponential(slope)` | exp(-slope·abs(x)) | SLAYER, Shrestha & Orchard 2018 |
 """
 
 from __future__ import annotations
@@ -77,7 +77,16 @@ KINDS = tuple(FORMULAS)
 @named
 @dataclass(frozen=True)
 class Surrogate:
-    """One surrogate derivative: its kind and its single parameter (`slope`; atan calls it `alpha`)."""
+    """A surrogate derivative σ'(x), x = v - threshold, which replaces the derivative of the spike in the backward pass.
+
+    Make one with a function below: `LIF(256, surrogate=sparsesnn.atan(2))`.
+
+    Args:
+        kind: name of the function, such as "fast_sigmoid", the default.
+        slope: its steepness, above 0; atan calls it alpha. Default: 10.
+
+    Errors: `DescriptionError` for an unknown kind, or a slope that is not above 0.
+    """
 
     kind: str = option("fast_sigmoid", "shape of the derivative", choices=KINDS)
     slope: float = option(10.0, "steepness; alpha of atan", above=0)
@@ -129,7 +138,7 @@ def atan(alpha: float = 2.0) -> Surrogate:
 
 @named
 def triangle(slope: float = 1.0) -> Surrogate:
-    """max(0, 1 - slope·|x|)."""
+    """A triangle of height 1 around the threshold: max(0, 1 - slope·|x|). Source: Bellec et al. 2018."""
     return Surrogate("triangle", slope)
 
 

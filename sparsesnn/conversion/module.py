@@ -41,7 +41,7 @@ def convert(module: nn.Module, *example: Any, grad_threshold: float = -math.inf,
         record: names of neuron modules, such as "lif1", whose potentials `forward` returns or keeps although another layer follows; these
             records carry no gradient.
 
-    A `forward` that runs one step a call stays with the library, and a warning reports it.
+    A `forward` that runs one step per call cannot be converted: the library keeps running it, and a warning says so.
 
     Errors: `DescriptionError` for modules and lines that have no equivalent here, by name and line.
     Source: the equations of each library are in `sparsesnn.conversion.libraries`.

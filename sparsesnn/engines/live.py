@@ -23,12 +23,16 @@ class LiveModel:
     """A network that runs continuously, one or a few steps at a time: `live = model.live(); output = live(spikes)`.
 
     Each call continues where the last one ended. The results equal `model(spikes, state)` in evaluation, bit for bit, and have no
-    gradients. The weights are a copy from when this was made, in the order in which the engine reads them, so the cost of a step
-    depends only on its spikes. Later changes to the model have no effect here: make a new `LiveModel`.
+    gradients. It keeps a copy of the weights, made at its creation; on the backend `cpu` in the order in which the engine reads
+    them, so that a step need not arrange them again. Later changes to the model have no effect here: make a new `LiveModel`.
 
     Memory: the size of the model's weights once more.
 
-    Attributes: `state`, per population, as `Output.state`; None at the beginning. It can be set.
+    Call it with a `SpikeBatch` of T steps and B samples, or with currents (`n_steps`: see `Model.forward`); it returns an
+    `Output`. B is that of the first call; another B is a `ShapeError` until `reset()`.
+
+    Attributes:
+        state: of each population, as in `Output.state`; None before the first call. It can be set.
     """
 
     def __init__(self, model: Any) -> None:

@@ -35,7 +35,7 @@ class AdLIF(Membrane):
     or a coupling that leaves its range in training is clamped to the range when read, see `sparsesnn.bounds`.
 
     Without spikes it is a damped oscillator, with an angular frequency of about √(q·a / (τ_v·τ_w)) per step. Source:
-    Baronig et al. 2025 (symplectic is their SE-adLIF with w one step behind in the notation, explicit their EF-adLIF);
+    Baronig et al. 2025: `symplectic` is their SE-adLIF, whose w[t-1] is our w[t]; `explicit` is their EF-adLIF;
     Bittar & Garner 2022 (sparch, with couplings scaled by (1-ρ)·q).
     """
 

@@ -34,7 +34,11 @@ VECTORS = ("r", "f", "B", "c")
 
 @dataclass(frozen=True, eq=False)
 class NeuronArrays:
-    """The arrays of a linear step, see the module.
+    """The arrays of one linear step of a neuron model:
+
+        z ← A·z + s·(R·z + r) + s·f + B·i + c
+
+    z: the S states before the step; s: whether the neuron fired in the step before (z₀ > θ); i: its input current.
 
     An entry is None or the literal number 0 (absent), another number, or a NumPy array or tensor of shape [] or [N]. The
     literal whole number 1 in B means the input current itself, without a multiplication.

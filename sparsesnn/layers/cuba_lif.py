@@ -16,7 +16,7 @@ from sparsesnn.layers.neuron import parameter
 @documented(n="number of neurons; None: set by convolutions or pooling before them.")
 @dataclass(frozen=True)
 class CubaLIF(Membrane):
-    """LIF with a synaptic current: i_syn[t] = α·i_syn[t-1] + i[t]; v[t] = ρ(v[t-1]) + gain·i_syn[t].
+    """LIF with a synaptic current: i_syn[t] = α·i_syn[t-1] + i[t]; v[t] = D(v[t-1]) + gain·i_syn[t].
 
     Source: snnTorch's `Synaptic`; Zenke & Ganguli 2018, eq. 1-3.
     """

@@ -14,7 +14,8 @@ def decays(tau_range: Sequence[float], n: int) -> tuple[float, ...]:
     Gives many time scales in one population: `LIF(256, beta=decays((8, 120), 256), learn_beta=True)`.
 
     Args:
-        tau_range: lowest and highest time constant, in steps (τ in ms over dt in ms), above 0.
+        tau_range: bounds of the time constants, in steps (τ in ms over dt in ms), above 0. The n values lie in the middle of n
+            equal parts of the logarithmic range, so the bounds themselves do not occur.
         n: neurons; the first has the shortest time constant.
 
     Errors: `DescriptionError` for bounds that are not positive and ascending.

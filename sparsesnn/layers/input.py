@@ -25,8 +25,9 @@ class Input:
             is kept as (1, length, channels).
         channels_first: the neurons of a shape are in the order [channels, height, width], as in camera data sets;
             False: [height, width, channels].
-        currents: the input is a current for each neuron of the populations that it connects to, as numbers with a gradient,
-            `float[T, B, n]`, such as the output of a `torch.nn.Linear`; no weights. n is the size of these populations, without a shape.
+        currents: whether the input is currents instead of spikes: float32[T, B, n], such as the output of a
+            `torch.nn.Linear`. Each neuron of the receiving populations gets its own current, without a weight, and the gradient
+            flows back. n is then the size of these populations, and `shape` must be None.
     """
 
     n: int = None  # type: ignore[assignment]  # a number once the object is created

@@ -54,9 +54,9 @@ class Membrane(Neuron):
 @documented(n="number of neurons; None: set by convolutions or pooling before them.")
 @dataclass(frozen=True)
 class LIF(Membrane):
-    """Leaky integrate-and-fire: v[t] = ρ(v[t-1]) + gain·i[t], with the reset inside ρ.
+    """Leaky integrate-and-fire neurons: v[t] = D(v[t-1]) + gain·i[t], where D is the decay with the reset.
 
-    ρ(v) = β·v - θ·s (subtract), β·(v - θ·s) (subtract with reset_decays), β·v·(1 - s) (zero), β·v (none), where
+    D(v) = β·v - θ·s (subtract), β·(v - θ·s) (subtract with reset_decays), β·v·(1 - s) (zero), β·v (none), where
     s = v > θ. Source: snnTorch's `Leaky`; Eshraghian et al. 2023, eq. 4.
     """
 

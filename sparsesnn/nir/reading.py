@@ -53,7 +53,9 @@ def from_nir(
     backend: str = "cpu",
     neurons: Sequence[type[Neuron]] = (),
 ) -> Model:
-    """A model that fires like the graph's in the library that wrote it, up to the order of floating-point sums.
+    """Makes a `Model` from a NIR graph; it fires as the network does in the library that wrote it, up to the order of sums.
+
+        model = sparsesnn.nir.from_nir("net.nir", source="snntorch", reset="subtract")
 
     Maps keep their meaning: the input's neurons are in NIR's order, channels first; those of populations after a convolution
     or pooling are channels last, like all maps here. Populations are named `input`, `hidden` (or `hidden1`, …) and `output` (or `output1`, …), as in `Network.chain`.

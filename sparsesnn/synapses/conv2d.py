@@ -17,7 +17,9 @@ from sparsesnn.synapses.maps import OnMaps, Sides, check_shape, check_sides, sid
 @named
 @dataclass(frozen=True)
 class Conv2d(OnMaps):
-    """The same window of weights at every place: float32[kernel, kernel, channels before / groups, channels].
+    """A 2-D convolution over the maps of the sender.
+
+    The weight is float32[kernel height, kernel width, sender's channels / groups, channels]; PyTorch's is [out, in, h, w].
 
         i[y, x, :] += Σ_{dy, dx} Σ_{c fired at (y·stride - padding + dy·dilation, x·stride - padding + dx·dilation)} weight[dy, dx, c, :]
 
@@ -25,7 +27,8 @@ class Conv2d(OnMaps):
 
     Args:
         channels: of the receiver.
-        kernel, stride, padding, dilation: as in `torch.nn.Conv2d`; one number, or one each for height and width.
+        kernel, stride, padding, dilation: whole numbers with the meaning of `torch.nn.Conv2d`, one or (height, width). Texts
+            such as "same" are refused; padding is with zeros.
         groups: number of groups of channels, each of which reads its part of the sender's; equal to the sender's number of
             channels: depthwise.
         shape, channels_first: of the sender; set by a network.

@@ -16,7 +16,9 @@ from sparsesnn.synapses.base import Synapses
 @named
 @dataclass(frozen=True)
 class Dense(Synapses):
-    """A weight for every pair: float32[n_pre, n_post], a row per sending neuron, so that a spike reads one row.
+    """Connects every sending neuron to every receiving one.
+
+    The weight is float32[n_pre, n_post], the transpose of `torch.nn.Linear.weight`: a spike reads one row.
 
     i[n] += Σ_{m that fired} weight[m, n]
     """

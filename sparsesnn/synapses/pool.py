@@ -20,7 +20,9 @@ REDUCTIONS = ("sum", "average", "max")
 @named
 @dataclass(frozen=True)
 class Pool(OnMaps):
-    """Windows over each channel, without weights: their sum, average, or maximum (of spikes: whether any fired).
+    """Sums, averages or takes the maximum over windows of each channel, without weights.
+
+    The maximum of spikes is 1 if any neuron of the window fired.
 
     Incomplete windows at the lower and right edge are dropped. The gradient of a maximum goes to the first neuron of the
     window, row by row, that has it.

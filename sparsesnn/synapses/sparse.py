@@ -30,8 +30,8 @@ class Sparse(Synapses):
     Args:
         density: share of the senders connected to each receiver, above 0, at most 1; every receiver has the same number, at
             least one. The choice follows from (seed, sizes of the populations).
-        mask: existing pairs, instead of density: an array or tensor [n_pre, n_post] of 0 and 1, sparse ones too, or for each
-            sender the ids of its receivers, ascending.
+        mask: the existing pairs, instead of density: an array or tensor [n_pre, n_post] of 0 and 1, dense or sparse, or a list
+            with the ids of the receivers of each sender, ascending.
         seed: of the draw. Connections between populations of the same sizes need different seeds to differ.
 
     Training changes the weights of existing synapses and never adds any. Errors: `DescriptionError`.

@@ -220,8 +220,10 @@ def evaluate_run(
     predictions: Predictions | None = None,
     integers: str | Path | None = None,
 ) -> dict[str, Any]:
-    """The results that `sparsesnn eval` prints: accuracy (of values rmse and r2), loss, n_samples, samples_per_s, activity, dropped,
-    epoch, split, weights; for other tasks than a class per sample also task and n_labels.
+    """Evaluates a saved run on one part of its data, and returns the results that `sparsesnn eval` prints.
+
+    Keys: accuracy (rmse and r2 if samples have values), loss, n_samples, samples_per_s, activity, dropped, epoch, split and
+    weights; task and n_labels too, unless the task is one class per sample.
 
     Args:
         folder, weights, backend, integers: see `load_run`.

@@ -61,7 +61,7 @@ def train(
     Args:
         config: see `sparsesnn.train.Config.resolve`.
         data_dir: folder of the data; None: the one in the configuration. FILE.py:FUNCTION, which is code, may be given only here.
-        out: run folder, made if needed; None: runs/<data set>-<date>-<time>.
+        out: run folder, made if needed; None: `runs/<data set>-<date>-<time>`.
         resume: continue from the folder's checkpoint; without one the run starts from the beginning, which is reported.
         report: shows the progress; None: nothing is shown.
         world: the ranks that share the work, according to `config.parallel`; each of them calls this, with the same
@@ -69,8 +69,9 @@ def train(
         on_epoch: called on the first rank after each epoch and its checkpoint, with the epoch's line of `metrics.jsonl`. An error
             that it raises ends the run, which `resume` can continue.
 
-    Errors: `ConfigError`, `DataError`, `CheckpointError`, `NumericError` (loss, gradients or weights not finite), `StoppedError` (a signal;
-    the checkpoint is written).
+    Errors: `ConfigError` for an invalid setting, or a folder that holds a run without `resume`; `DataError` for missing or
+    damaged data; `CheckpointError` for a checkpoint that is damaged or of another configuration; `NumericError` for a loss,
+    gradients or weights that are not finite; `sparsesnn.train.StoppedError` after a signal, with the checkpoint written.
     """
     if data_dir is not None:
         config = config.with_data_dir(data_dir)

@@ -47,7 +47,8 @@ def test_two_ranks_train_what_one_trains(tmp_path: Path) -> None:
     """The same batches, loss and weights, but for the order of sums; the last batch is odd, so parts differ in size."""
     done = {ranks: train(tmp_path / str(ranks), ranks) for ranks in (1, 2)}
     for ranks, process in done.items():
-        assert process.returncode == 0, (ranks, process.stderr)  # the rank's own message comes before the long report of torchrun
+        # the rank's own message comes before the long report of torchrun
+        assert process.returncode == 0, (ranks, process.stderr)
     lines = {
         ranks: [json.loads(line) for line in (tmp_path / str(ranks) / "metrics.jsonl").read_text().splitlines()]
         for ranks in (1, 2)
