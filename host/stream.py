@@ -23,6 +23,7 @@ from sparsesnn.host.batches import Batch, Batches, Indices
 from sparsesnn.options import whole
 from sparsesnn.spikes import SpikeBatch
 from sparsesnn.typed import typed
+from sparsesnn.wording import a_type
 
 # words for other random orders of an epoch; the order of samples has no word, for compatibility
 _BATCH_ORDER, _CLASS_ORDER = 1, 2
@@ -93,6 +94,10 @@ class Stream:
         per_rank: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
+        if not isinstance(event_set, EventSet):
+            raise ConfigError(
+                f"Stream: event_set is {a_type(event_set)}; give an EventSet, such as datasets.load('digits')"
+            )
         batch_size, seed = _whole("batch_size", batch_size), _whole("seed", seed)
         bucket_batches, prefetch = _whole("bucket_batches", bucket_batches), _whole("prefetch", prefetch)
         rank, n_ranks = _whole("rank", rank), _whole("n_ranks", n_ranks)
@@ -107,8 +112,9 @@ class Stream:
             raise ConfigError(
                 f"Stream: indices run from {chosen.min()} to {chosen.max()}; allowed: 0 to {len(event_set) - 1}"
             )
-        if batch_size < 1 or prefetch < 0:
-            raise ConfigError(f"Stream: batch_size is {batch_size}, prefetch {prefetch}; allowed: from 1 and from 0")
+        for name, value, least in (("batch_size", batch_size, 1), ("prefetch", prefetch, 0)):
+            if value < least:
+                raise ConfigError(f"Stream: {name} is {value}; give {least} or more")
         if not 1 <= n_ranks <= batch_size or not 0 <= rank < n_ranks:
             raise ConfigError(
                 f"Stream: rank is {rank} of {n_ranks} for batches of {batch_size}; "

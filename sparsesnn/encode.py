@@ -7,6 +7,7 @@ Each returns a `SpikeBatch`, spike lists on the CPU. T steps, B samples, N value
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -132,8 +133,11 @@ def _samples(x: Any, n_steps: int, what: str) -> Tensor:
     if type(n_steps) is not int or n_steps < 1:
         raise ShapeError(f"{what}: n_steps is {n_steps!r}; give a whole number from 1 up")
     if values.numel() and not bool(((values >= 0) & (values <= 1)).all()):
+        if bool(values.isnan().any()):
+            raise NumericError(f"{what}: x holds NaN; replace or remove it")
         low, high = float(values.min()), float(values.max())
-        raise NumericError(f"{what}: x runs from {low:g} to {high:g}; allowed: 0 to 1; scale it, as x / x.max()")
+        advice = "divide it by x.max()" if low >= 0 and high < math.inf else "scale it to this range"
+        raise NumericError(f"{what}: x runs from {low:g} to {high:g}; allowed: 0 to 1; {advice}")
     return values.flatten(1)
 
 

@@ -22,6 +22,7 @@ from sparsesnn.layers.catalog import (
     check_model,
     described,
     find_model,
+    firing_models,
     model_letters,
     population_from_dict,
     population_to_dict,
@@ -33,7 +34,7 @@ from sparsesnn.map_text import parse_maps
 from sparsesnn.options import options_of, plain
 from sparsesnn.subclasses import as_described
 from sparsesnn.synapses import Dense, OneToOne, Series, Shape, Sparse, Synapses
-from sparsesnn.wording import unknown
+from sparsesnn.wording import a_type, unknown
 
 #: limits of a network, because its checks compare all pairs
 MAX_POPULATIONS, MAX_CONNECTIONS = 4096, 16_384
@@ -60,6 +61,7 @@ class Network:
     connections: tuple[Connection, ...]
 
     def __post_init__(self) -> None:
+        _check_types(self.populations, self.connections)
         for what, n, most in (
             ("populations", len(self.populations), MAX_POPULATIONS),
             ("connections", len(self.connections), MAX_CONNECTIONS),
@@ -92,8 +94,9 @@ class Network:
             if isinstance(self.populations[c.post], Input):
                 raise DescriptionError(f"connection {c.pre}->{c.post}: an Input receives nothing")
             if is_readout(self.populations[c.pre]):
+                advice = "remove this connection" if c.is_recurrent else "put it last, and use LIF here"
                 raise DescriptionError(
-                    f"connection {c.pre}->{c.post}: an LI readout does not fire; put it last, and use LIF here"
+                    f"connection {c.pre}->{c.post}: {c.pre!r} is an LI readout, which never fires; {advice}"
                 )
             if order[c.pre] > order[c.post]:
                 raise DescriptionError(
@@ -311,12 +314,31 @@ class Network:
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:  # ValueError: also numbers with thousands of digits
+            where = f"line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
             raise DescriptionError(
-                f"network: {text[:40]!r} is not JSON: {error}; give the text itself; for a file, Path(file).read_text()"
+                f"network: {text[:40]!r} is not JSON ({where}); give what Network.to_json() writes"
             ) from None
         if not isinstance(data, dict):
-            raise DescriptionError(f"network: the JSON is a {type(data).__name__}; give an object")
+            raise DescriptionError(f"network: the JSON is {a_type(data)}; give an object")
         return cls.from_dict(data)
+
+
+def _check_types(populations: Any, connections: Any) -> None:
+    if not isinstance(populations, Mapping):
+        hint = f"; for a text use sparsesnn.parse_net({populations!r})" if isinstance(populations, str) else ""
+        raise DescriptionError(
+            f"Network: populations is {a_type(populations)}; give a dict, such as {{'input': Input(70), 'output': LI(10)}}{hint}"
+        )
+    if not isinstance(connections, Collection) or isinstance(connections, (str, Mapping)):
+        raise DescriptionError(
+            f"Network: connections is {a_type(connections)}; give a list, such as [Connection('input', 'output')]"
+        )
+    for k, c in enumerate(connections):
+        if not isinstance(c, Connection):
+            ends = c.split("->") if isinstance(c, str) else c
+            is_pair = isinstance(ends, (tuple, list)) and len(ends) == 2
+            pre, post = ends if is_pair else ("input", "output")
+            raise DescriptionError(f"Network: connections[{k}] is {c!r}; give Connection({pre!r}, {post!r})")
 
 
 def _as_described(
@@ -424,29 +446,34 @@ def parse_net(
     neuron_options: Mapping[str, Any] | None = None,
     **defaults: Any,
 ) -> Network:
-    """`"700-256r-20"` → Input(700), LIF(256, recurrent=True), LI(20).
+    """Makes a `Network` from a text: `"700-256r-20"` is Input(700), LIF(256, recurrent=True), LI(20).
 
-    Sizes joined by `-`. After a size: `r` recurrent, or the letter of a neuron model (`model_letters()`), LIF without one;
-    the last is an LI readout, or with `s` spiking neurons that are all listed, for rate codes; `p0.1`: the
-    population's input connections are `Sparse(density=0.1)`, each drawn separately. `"currents-1000-10"`: the input is a current
-    for each of the 1000 neurons, `Input(1000, currents=True)`.
+    Sizes are joined by `-`. Letters may follow a size: `r` makes the population recurrent; `c`, `a` and `o` choose CubaLIF,
+    AdLIF and Resonator instead of LIF; `p0.1` draws its input connections as `Sparse(density=0.1)`, each with its own seed.
+    The last size is an LI readout; with `s` it fires, for rate codes, and every one of its neurons receives a gradient.
+    `"currents-1000-10"` has currents as input, one for each of the 1000 neurons: `Input(1000, currents=True)`.
     `"2x34x34:3C8s2-3C16s2-10"` has convolutions: see `sparsesnn.map_text`.
 
     Args:
         text: the sizes.
-        defaults: arguments of every hidden population (arguments that a model lacks, such as `alpha` for LIF, are ignored
-            for it).
+        defaults: arguments of every hidden population and of a spiking readout; a model ignores those that it lacks, such as
+            `alpha` for LIF. `beta`, if it is one number, is also that of an LI readout.
         neuron: the class, or its name, of hidden populations without a letter; None: LIF.
         neuron_options: its arguments; None: those of `defaults` that it has.
 
     Errors: `DescriptionError` for an invalid text, and unknown arguments.
     """
     if not isinstance(text, str):
-        raise DescriptionError(f"net: is a {type(text).__name__}, {text!r}; give a text, such as '700-256r-20'")
+        raise DescriptionError(f"net: is {a_type(text)}, {text!r}; give a text, such as '700-256r-20'")
     models, own = by_letter(), None
     if neuron is not None:
         own = _named_model(neuron) if isinstance(neuron, str) else neuron
-        check_model(own, "net: neuron")
+        if own is MODELS["Input"] or (isinstance(own, type) and issubclass(own, Neuron) and not own.fires):
+            raise DescriptionError(
+                f"net.neuron is {own.__name__!r}, which cannot be a hidden population; allowed: {', '.join(firing_models())}, or your "
+                "own class that fires (--neuron FILE.py:CLASS)"
+            )
+        check_model(own, f"net.neuron is {neuron!r}, which")
     known = {*all_neuron_options(), *(() if own is None else (f.name for f in fields(own)))}
     if others := set(defaults) - known:
         raise DescriptionError(f"net: {unknown('argument', min(others), sorted(known))}")
@@ -488,6 +515,17 @@ def parse_net(
     if len(matches) < 2 or None in matches:
         wrong = [word for word in words if not re.fullmatch(pattern, word)]
         problem = f"{wrong[0]!r} is not a size" if wrong else "has one size; a network has two or more"
+        letters = f"rs{''.join(models)}"
+        strange = re.match(f"[1-9][0-9]*[{letters}]*(?![p{letters}])([a-z])", wrong[0]) if wrong else None
+        if "auto" in words:
+            raise DescriptionError(
+                f"net {text!r}: 'auto' is a size of the data, which only a run knows; write a number"
+            )
+        if strange is not None:
+            raise DescriptionError(
+                f"net {text!r}: {wrong[0]!r} has the unknown letter {strange[1]!r}; allowed: r (recurrent), {model_letters()}, s (a spiking "
+                "readout), p0.1 (sparse synapses of that density)"
+            )
         raise DescriptionError(
             f"net {text!r}: {problem}; write sizes joined by '-', such as 700-256r-20 (r: recurrent, {model_letters()}, "
             "p0.1: sparse synapses of that density; currents-1000-10: currents as input), or convolutions, such as "

@@ -134,7 +134,7 @@ def export(model: Model, path: str | Path) -> StepModule:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise MissingDependencyError("onnx or onnxscript", "onnx", "the export of a network as ONNX") from error
+        raise MissingDependencyError(error.name or "onnx", "onnx", "the export of a network as ONNX") from error
     step, path = StepModule(model).eval(), Path(path)
     # the exporter would treat sizes 0 and 1 as constants
     arguments = (torch.zeros(2, step.n_input, dtype=torch.float32, device="cpu"), *step.first_states(2))

@@ -18,6 +18,7 @@ from sparsesnn.options import number, whole
 from sparsesnn.sparse_tensors import coordinates, is_coordinates
 from sparsesnn.tensor_like import plain_tensor
 from sparsesnn.typed import padding_advice, typed
+from sparsesnn.wording import a_type
 
 #: modes of `SpikeBatch.from_dense` for the gradient of its spikes
 GRADIENTS = ("none", "fired", "all")
@@ -48,6 +49,11 @@ class Entries:
 
 def of_lists(lists: Sequence[Sequence[Iterable[int]]], n_neurons: int) -> Entries:
     """The arguments are those of `SpikeBatch.from_lists`."""
+    for b, sample in enumerate(lists):
+        if not hasattr(sample, "__len__") or not all(hasattr(ids, "__iter__") for ids in sample):
+            raise ShapeError(
+                f"from_lists: sample {b} is {str(sample)[:40]}; give for each sample a list of steps, each a list of ids"
+            )
     n_samples, n_steps = len(lists), len(lists[0]) if len(lists) else 0
     if any(len(sample) != n_steps for sample in lists):
         raise ShapeError(
@@ -76,11 +82,13 @@ def of_dense(spikes: Any, batch_first: bool, gradient: str, graded: bool) -> Ent
     is_hybrid = isinstance(spikes, Tensor) and spikes.is_sparse and spikes.dense_dim() > 0
     if is_coordinates(spikes) and gradient != "all" and not is_hybrid:
         return of_sparse(spikes, batch_first, gradient, graded, "from_dense")
-    found, spikes = type(spikes).__name__, plain_tensor(spikes, "from_dense: spikes")
+    found = "a tensor" if isinstance(spikes, Tensor) else a_type(spikes)
+    spikes = plain_tensor(spikes, "from_dense: spikes")
     check_transforms("from_dense", read=[spikes])
     if spikes.ndim != 3:
         raise ShapeError(
-            f"from_dense: spikes are a {found}, shape is {tuple(spikes.shape)}; give a tensor [T, B, N], or with batch_first [B, T, N]"
+            f"from_dense: spikes are {found} of shape {list(spikes.shape)}; give [T, B, N]: steps, samples, neurons (or [B, T, N] with "
+            "batch_first=True)"
         )
     spikes = spikes.float() if spikes.is_floating_point() and spikes.dtype.itemsize == 1 else spikes
     learns = _passes_gradient(spikes, gradient, GRADIENTS, "from_dense")
@@ -188,7 +196,13 @@ def of_events(
     )
     n_samples, clock = len(events), Clock(start)
     keys, used, n_inside = [], [], 0
-    for b, (given, unit) in enumerate(events):
+    for b, pair in enumerate(events):
+        try:
+            given, unit = pair
+        except (TypeError, ValueError):
+            raise ShapeError(
+                f"from_events: sample {b} is {a_type(pair)}; give a pair of arrays (t_us, unit) for each sample"
+            ) from None
         given, unit = typed(given), typed(unit)
         if given.shape != unit.shape or given.ndim != 1:
             raise ShapeError(

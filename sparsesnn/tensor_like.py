@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sparsesnn.errors import ShapeError
+from sparsesnn.wording import a_type
 
 
 def plain_tensor(value: Any, what: str) -> Tensor:
@@ -24,7 +25,7 @@ def plain_tensor(value: Any, what: str) -> Tensor:
         if value.is_meta or value.is_nested or value.is_complex():
             kind = "on the device meta, which holds no numbers" if value.is_meta else f"of {value.dtype}"
             kind = "nested, whose rows may differ in length" if value.is_nested else kind
-            raise ShapeError(f"{what} are a tensor {kind}; give real numbers, in a tensor of one shape")
+            raise ShapeError(f"{what}: got a tensor {kind}; give real numbers, in a tensor of one shape")
         if value.is_quantized:
             return torch.dequantize(value)
         return value if value.layout == torch.strided else value.to_dense()
@@ -35,7 +36,7 @@ def plain_tensor(value: Any, what: str) -> Tensor:
     if array.dtype.type.__module__ == "ml_dtypes":  # bfloat16, float8 and int4 of JAX
         array = array.astype(np.float32)
     if array.dtype.kind not in "biuf":
-        raise ShapeError(f"{what} are a {type(value).__name__}; give a tensor, or an array of numbers")
+        raise ShapeError(f"{what}: got {a_type(value)}; give a tensor, or an array of numbers")
     if array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     # PyTorch has one byte order, no negative strides, and warns about read-only memory

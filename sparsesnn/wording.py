@@ -13,6 +13,14 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun if n == 1 else plural}"
 
 
+def a_type(value: object) -> str:
+    """`an int`, `a list`: the type of a value with its article; `None` for None."""
+    name = type(value).__name__
+    if value is None:
+        return "None"
+    return f"{'an' if name.lower().startswith(('a', 'e', 'i', 'o', 'nd')) else 'a'} {name}"
+
+
 def printable(text: object, keep: str = "") -> str:
     """Foreign text, such as names of files and classes, for a terminal or a picture: control characters become escapes.
 

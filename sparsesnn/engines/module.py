@@ -50,6 +50,7 @@ from sparsesnn.spikes import SpikeBatch
 from sparsesnn.state_dicts import Loadable
 from sparsesnn.tracers import check_tracers, untraced
 from sparsesnn.traces import Record, Traces, chosen_neurons, replay
+from sparsesnn.wording import a_type
 
 if TYPE_CHECKING:
     from sparsesnn.engines.dense import DenseSpikes
@@ -218,7 +219,7 @@ def _misfit(spikes: object, source: str, n_input: int) -> str:
         )
     if not hasattr(spikes, "n_neurons"):
         return (
-            f"input is a {type(spikes).__name__}; give a SpikeBatch, such as SpikeBatch.from_dense(spikes) of 0 and 1 in "
+            f"input is {a_type(spikes)}; give a SpikeBatch, such as SpikeBatch.from_dense(spikes) of 0 and 1 in "
             f"[T, B, {n_input}]"
         )
     return (

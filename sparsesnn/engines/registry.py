@@ -213,7 +213,11 @@ def make_runner(
     Errors: `DescriptionError` for an engine that is unknown or has no runner, and for options that it does not read.
     """
     if name not in names() or engine_class(name).runner is None:
-        raise DescriptionError(f"backend is {name!r}; allowed: {', '.join(runners())}")
+        hint = ""
+        if name in ("cuda", "mps"):
+            hint = f"; {name} is a device: give backend='dense', then model.to({name!r})"
+            hint += "; or backend='gpu'" if name == "cuda" else ""
+        raise DescriptionError(f"backend is {name!r}; allowed: {', '.join(runners())}{hint}")
     if grid is not None and name not in OVER_RANKS:
         raise DescriptionError(f"Model: backend is {name!r} on a grid of ranks; allowed: {', '.join(OVER_RANKS)}")
     check_options(name, given, "{}", DescriptionError, of_layers=True)

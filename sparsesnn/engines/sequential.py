@@ -10,7 +10,7 @@ from torch import nn
 
 from sparsesnn.engines.module import Layer
 from sparsesnn.errors import DescriptionError
-from sparsesnn.layers import is_readout
+from sparsesnn.layers import Input, Neuron, is_readout
 from sparsesnn.output import LayerState
 
 
@@ -31,7 +31,7 @@ class Sequential(nn.Sequential):
     def __init__(self, *modules: nn.Module) -> None:
         for k, module in enumerate(modules):
             if not isinstance(module, nn.Module):
-                raise DescriptionError(f"Sequential: module {k} is {module!r}; give a Layer or another torch.nn.Module")
+                raise DescriptionError(f"Sequential: module {k} is {_advice(module)}")
             if isinstance(module, Layer) and len(module.n_pre) != 1:
                 raise DescriptionError(f"Sequential: layer {k} has {len(module.n_pre)} sources; give layers with one")
         for k, (first, second) in enumerate(pairwise(modules)):
@@ -78,3 +78,10 @@ class Sequential(nn.Sequential):
                 n_steps = None  # the layers behind read its spikes
             after.append(state)
         return x, after
+
+
+def _advice(given: Any) -> str:
+    """The rest of the message about an object that is not a module."""
+    if isinstance(given, (Input, Neuron)):
+        return f"{type(given).__name__}(n={given.n}, …), a description; wrap it in a Layer"
+    return f"{given!r}; give a Layer or another torch.nn.Module"

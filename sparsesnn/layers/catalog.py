@@ -29,6 +29,11 @@ AnyPopulation = Union[Input, Neuron]  # noqa: UP007  evaluated under Python 3.8 
 GROUP = "sparsesnn.neurons"
 
 
+def firing_models() -> list[str]:
+    """The names of our models that fire."""
+    return [name for name, model in MODELS.items() if issubclass(model, Neuron) and model.fires]
+
+
 def neuron_options() -> dict[str, Option]:
     """The arguments of all spiking models, by name; shared names mean the same in all of them."""
     models = [model for model in MODELS.values() if issubclass(model, Neuron) and model.fires]
@@ -65,9 +70,10 @@ def find_model(name: Any) -> type[Any]:
     for point in _entry_points():
         if point.name == name:
             return _load(point)
-    known = [*MODELS, *DEFINED]
+    known, firing = [*MODELS, *DEFINED], firing_models()
+    others = [model for model in MODELS if model not in firing and model != "Input"]
     raise UnknownModelError(
-        f"is {name!r}; {meant(name, known)}allowed: {', '.join(MODELS)}; your own class is found once its file is loaded: give "
+        f"is {name!r}; {meant(name, known)}allowed: {', '.join(firing)}; as a readout {', '.join(others)}; Input; your own class is found once its file is loaded: give "
         f"--neuron FILE.py:{name}, or in Python import it first"
     )
 

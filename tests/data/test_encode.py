@@ -50,7 +50,7 @@ def test_whole_numbers_of_other_libraries(of: Any) -> None:
     ("made", "error", "facts"),
     [
         (lambda: ss.encode.rate(torch.tensor([[0.5, 1.5]]), 3), NumericError, "rate: x runs from 0.5 to 1.5.*0 to 1"),
-        (lambda: ss.encode.rate(torch.tensor([[float("nan")]]), 3), NumericError, "rate: x runs from nan"),
+        (lambda: ss.encode.rate(torch.tensor([[float("nan")]]), 3), NumericError, "rate: x holds NaN"),
         (lambda: ss.encode.rate(torch.rand(3), 3), ShapeError, r"rate: x has shape \[3\].*\[B, ...\]"),
         (lambda: ss.encode.latency(torch.rand(3, 2), 0), ShapeError, "latency: n_steps is 0"),
         (lambda: ss.encode.rate(torch.rand(3, 2), np.float64(2)), ShapeError, "rate: n_steps is 2.0; .*whole number"),

@@ -211,7 +211,7 @@ def test_waiting_is_measured_and_the_thread_stays_within_its_depth(event_set):
         ({"indices": [[1]]}, r"int64\[1, 1\]"),
         ({"indices": [0.5]}, r"float64\[1\]"),
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"prefetch": -1}, "prefetch -1"),
+        ({"prefetch": -1}, "prefetch is -1; give 0 or more"),
         ({"rank": 2, "n_ranks": 2}, "rank is 2 of 2 for batches of 4; allowed: 0 to n_ranks - 1"),
         ({"rank": -1, "n_ranks": 2}, "rank is -1 of 2"),
         ({"n_ranks": 5}, "rank is 0 of 5 for batches of 4; .* at most as many ranks as samples"),
@@ -225,6 +225,8 @@ def test_arguments_without_meaning_are_errors(event_set, change, message):
     arguments = {"indices": None, "batch_size": 4, "prefetch": 2, "shuffle": True, **change}
     with pytest.raises(ConfigError, match=message):
         Stream(event_set, arguments.pop("indices"), arguments.pop("batch_size"), seed=0, **arguments)
+    with pytest.raises(ConfigError, match="event_set is a list; give an EventSet"):
+        Stream([1, 2], batch_size=3)
 
 
 # ---- ranks ---------------------------------------------------------------------------------------------------------

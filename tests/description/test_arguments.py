@@ -73,14 +73,18 @@ def test_time_constants_in_seconds() -> None:
 def test_what_a_model_is_given_by_mistake() -> None:
     model, spikes = ss.Model(ss.parse_net("5-4-3")), ss.SpikeBatch.from_dense(torch.ones(7, 2, 5))
     with pytest.raises(
-        ss.errors.ShapeError, match="input is a ndarray; give a SpikeBatch, such as SpikeBatch.from_dense"
+        ss.errors.ShapeError, match="input is an ndarray; give a SpikeBatch, such as SpikeBatch.from_dense"
     ):
         model(spikes.to_dense().numpy())  # type: ignore[arg-type]
     output = model(spikes)
     with pytest.raises(ss.errors.ShapeError, match="state is Output; give .*output.state"):
         model(spikes, output)  # type: ignore[arg-type]
     labels: Any = ["0", "1"]
-    with pytest.raises(ss.errors.ShapeError, match="labels are a list; give a tensor, or an array of numbers"):
+    with pytest.raises(
+        ss.errors.DescriptionError, match=r"backend is 'cuda'; allowed: .*; cuda is a device: .*model.to\('cuda'\)"
+    ):
+        ss.Model(ss.parse_net("5-3"), backend="cuda")
+    with pytest.raises(ss.errors.ShapeError, match="labels: got a list; give a tensor, or an array of numbers"):
         cross_entropy(output, labels, "max", 3)
     with pytest.raises(
         ss.errors.DescriptionError, match=r"Adam: params is a Model; give the tensors: model.parameters\(\)"

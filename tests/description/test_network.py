@@ -129,7 +129,12 @@ def test_populations_are_values() -> None:
         ),
         ({"i": Input(3)}, [("i", "x")], "connection i->x: unknown population 'x'; allowed: i"),
         ({"i": Input(3), "j": Input(3)}, [("i", "j")], "i->j: an Input receives nothing"),
-        ({"i": Input(3), "o": LI(3), "p": LI(3)}, [("i", "o"), ("o", "p")], "o->p: an LI readout does not fire"),
+        (
+            {"i": Input(3), "o": LI(3), "p": LI(3)},
+            [("i", "o"), ("o", "p")],
+            "o->p: 'o' is an LI readout, which never fires; put it last",
+        ),
+        ({"i": Input(3), "o": LI(3)}, [("i", "o"), ("o", "o")], "o->o: 'o' is an LI readout.*; remove this connection"),
         ({"i": Input(3), "a": LIF(3)}, [("a", "a")], "'a' has no incoming connection"),
         ({"i": Input(3), "a": LIF(3), "b": LIF(3)}, [("i", "a"), ("i", "b"), ("b", "a")], "b->a points backwards"),
         ({"i": Input(3), "a": LIF(3)}, [("i", "a"), ("i", "a")], "connection i->a: exists twice.*different delays"),
@@ -247,7 +252,7 @@ def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         (changed(("version",), 1), "keys are .*'version'"),
         (
             changed(("populations", "a", "model"), "Lif"),
-            f"population 'a': model is 'Lif'; allowed: {', '.join(MODELS)}",
+            "population 'a': model is 'Lif'; allowed: LIF, CubaLIF, Resonator, AdLIF; as a readout LI, CubaLI; Input",
         ),
         (changed(("populations",), []), r"network: 'populations' is \[\]; give an object"),
         (changed(("connections",), 3), "network: 'connections' is 3; give a list"),
@@ -283,8 +288,27 @@ def test_dicts_that_have_no_meaning(data: dict[str, Any], message: str) -> None:
         Network.from_dict(data)
 
 
+@pytest.mark.parametrize(
+    ("populations", "connections", "message"),
+    [
+        ([Input(3)], [], "populations is a list; give a dict"),
+        (3, 2, "populations is an int; give a dict"),
+        (None, None, "populations is None; give a dict"),
+        ("3-4", [], r"populations is a str; .*parse_net\('3-4'\)"),
+        ({"i": Input(3), "o": LI(3)}, Connection("i", "o"), "connections is a Connection; give a list"),
+        ({"i": Input(3), "o": LI(3)}, [("i", "o")], r"connections\[0\] is \('i', 'o'\); give Connection\('i', 'o'\)"),
+        ({"i": Input(3), "o": LI(3)}, ["i->o"], r"connections\[0\] is 'i->o'; give Connection\('i', 'o'\)"),
+    ],
+)
+def test_arguments_of_another_type(populations: Any, connections: Any, message: str) -> None:
+    with pytest.raises(DescriptionError, match=f"Network: {message}"):
+        Network(populations, connections)
+
+
 def test_text_that_is_no_network() -> None:
-    with pytest.raises(DescriptionError, match="network: .* is not JSON: .*give the text itself"):
+    with pytest.raises(
+        DescriptionError, match=r"network: .* is not JSON \(line 1, column 17\); give what Network.to_json\(\) writes"
+    ):
         Network.from_json('{"populations": ')
     with pytest.raises(DescriptionError, match="the JSON is a list; give an object"):
         Network.from_json("[]")
@@ -319,7 +343,8 @@ def test_parse_net() -> None:
         ("700-0-20", "write sizes joined by '-'"),
         ("700-x-20", "write sizes joined by '-'"),
         ("700--20", "write sizes joined by '-'"),
-        ("700-256q-20", "write sizes joined by '-'"),
+        ("700-256q-20", "'256q' has the unknown letter 'q'; allowed: r .*, c: .*, s .*, p0.1"),
+        ("auto-256-20", "'auto' is a size of the data, .*; write a number"),
         ("700r-256-20", "the first size is the input and allows no letter"),
         ("700-256s-20", "'s' is allowed only for the last size"),
         ("700-256-20r", "the readout allows only the letter 's'"),
@@ -405,7 +430,7 @@ def test_synapses_that_cannot_be_read(synapses: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "facts"),
     [
-        ("13-7x-3", "net '13-7x-3': '7x' is not a size; write sizes .* such as 700-256r-20"),
+        ("13-7x-3", "net '13-7x-3': '7x' has the unknown letter 'x'; allowed: r"),
         ("13", "net '13': has one size; a network has two or more; write sizes"),
         ("13--3", "net '13--3': '' is not a size"),
         ([13, 7, 3], r"net: is a list, \[13, 7, 3\]; give a text, such as '700-256r-20'"),

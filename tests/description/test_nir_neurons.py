@@ -149,7 +149,7 @@ def test_a_threshold_over_maps(tmp_path: Path) -> None:
     ("edges", "nodes", "message"),
     [
         # a potential that something else reads as well
-        ("input>w>v>fire>output v>u>m>output", {"u": nir.Linear(np.ones((2, N))), "m": nir.Threshold(np.ones(2))}, "an LI readout does not fire"),
+        ("input>w>v>fire>output v>u>m>output", {"u": nir.Linear(np.ones((2, N))), "m": nir.Threshold(np.ones(2))}, "an LI readout, which never fires"),
         ("input>w>fire>output", {"fire": nir.Threshold(np.ones(3))}, "has 3 values for 5 neurons"),
         ("input>w>fire>output", {"fire": nir.Threshold(each([1, 1, -0.5, 1, 1]))}, "node 'fire' .Threshold.: neuron 2 has a threshold of -0.5 above its rest; here it is above 0"),
         ("input>w>fire>output", {"fire": nir.Threshold(np.full(N, np.nan))}, "a parameter is NaN"),

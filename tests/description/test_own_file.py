@@ -99,7 +99,12 @@ def test_hidden_populations_without_a_letter_are_of_the_class(own: Path) -> None
         ss.parse_net("7-9-3", neuron=model, stren=0.5)
     with pytest.raises(UnknownModelError, match="net: neuron is 'Missing'"):
         ss.parse_net("7-9-3", neuron="Missing")
-    with pytest.raises(DescriptionError, match="net: neuron is not a class"):
+    for name in ("LI", "CubaLI", "Input"):
+        with pytest.raises(
+            DescriptionError, match=f"net.neuron is {name!r}, which cannot be a hidden population; allowed: LIF"
+        ):
+            ss.parse_net("5-6-2", neuron=name)
+    with pytest.raises(DescriptionError, match="net.neuron is .*, which is not a class"):
         ss.parse_net("7-9-3", neuron=int)  # type: ignore[arg-type]
 
 

@@ -60,7 +60,7 @@ def test_other_modules_stand_in_it() -> None:
         (lambda: [ss.Layer(ss.LIF(11), 17), ss.Layer(ss.LI(3), 12)], "layer 0 has 11 neurons.*layer 1 reads 12"),
         (lambda: [ss.Layer(ss.LI(3), 17), ss.Layer(ss.LIF(3), 3)], "layer 0 is an LI"),
         (lambda: [ss.Layer(ss.LIF(3), (17, 4))], "layer 0 has 2 sources"),
-        (lambda: [ss.LIF(3)], "module 0 is LIF"),
+        (lambda: [ss.LIF(3)], r"module 0 is LIF\(n=3, …\), a description; wrap it in a Layer"),
     ],
 )
 def test_refused(modules: Any, facts: str) -> None:

@@ -173,5 +173,5 @@ def test_lists_events_and_constants_of_jax(jax: Any) -> None:
 
 
 def test_jax_arrays_under_jit_are_refused(jax: Any) -> None:
-    with pytest.raises(ShapeError, match="from_dense: spikes are a .*Tracer; give a tensor, or an array"):
+    with pytest.raises(ShapeError, match="from_dense: spikes: got a .*Tracer; give a tensor, or an array"):
         jax.jit(lambda x: SpikeBatch.from_dense(x).n_steps)(jax.numpy.ones(SHAPE))

@@ -148,7 +148,14 @@ def test_errors_of_the_constructors() -> None:
         SpikeBatch.from_lists([[[-1, 2]]], 3)
     with pytest.raises(SpikeListError, match="list 1 does not ascend: id 1 after 1; .*without duplicates"):
         SpikeBatch.from_lists([[[0], [1, 1]]], 3)
-    with pytest.raises(ShapeError, match=r"from_dense: .*shape is \(3, 4\)"):
+    for lists in ([0, 1], [[0, 1]]):
+        with pytest.raises(ShapeError, match="from_lists: sample 0 is .*; give for each sample a list of steps"):
+            SpikeBatch.from_lists(lists, 5)  # type: ignore[arg-type]
+    t_us = np.arange(3)
+    for events in ((t_us, t_us), [t_us], [3]):
+        with pytest.raises(ShapeError, match=r"from_events: sample 0 is an .*; give a pair of arrays \(t_us, unit\)"):
+            SpikeBatch.from_events(events, n_steps=3, n_neurons=3, dt_us=1)  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match=r"from_dense: spikes are a tensor of shape \[3, 4\]"):
         SpikeBatch.from_dense(torch.zeros(3, 4))
     for bad in (2.0, 0.5, float("nan"), -1.0):
         with pytest.raises(SpikeListError, match="entries must be 0 or 1"):
@@ -584,19 +591,17 @@ def test_validate_finds_duplicates_among_near_spikes() -> None:
 
 
 def test_what_is_no_tensor_is_named() -> None:
-    with pytest.raises(
-        ShapeError, match=r"from_dense: spikes are a ndarray, shape is \(5, 2\); give a tensor \[T, B, N\]"
-    ):
+    with pytest.raises(ShapeError, match=r"from_dense: spikes are an ndarray of shape \[5, 2\]; give \[T, B, N\]"):
         SpikeBatch.from_dense(np.zeros((5, 2)))
     for other, what in (
         ("101", "a str"),
-        (None, "a NoneType"),
-        (np.array([[["a"]]]), "a ndarray"),
+        (None, "None"),
+        (np.array([[["a"]]]), "an ndarray"),
         ([[[1], [0, 1]]], "a list"),
         (torch.zeros(5, 2, 3, device="meta"), "on the device meta"),
         (torch.zeros(5, 2, 3, dtype=torch.complex64), "complex64"),
     ):
-        with pytest.raises(ShapeError, match=f"from_dense: spikes are .*{what}.*give"):
+        with pytest.raises(ShapeError, match=f"from_dense: spikes: got .*{what}.*give"):
             SpikeBatch.from_dense(other)  # type: ignore[arg-type]
     with pytest.raises(SpikeListError, match=r"spikes hold 0\.25; entries must be 0 or 1.*graded=True"):
         SpikeBatch.from_dense(torch.full((1, 1, 3), 0.25))
@@ -632,7 +637,7 @@ def test_samples_are_chosen_by_numbers_and_masks_of_every_kind() -> None:
     for mask in ([False, True], np.array([False, True]), torch.tensor([False, True]).to_sparse()):
         assert torch.equal(spikes.samples(mask).to_dense(), spikes.samples([1]).to_dense())
     for wrong in ("1", None, [[0], [1, 2]]):
-        with pytest.raises(ShapeError, match="samples: numbers are a"):
+        with pytest.raises(ShapeError, match="samples: numbers: got "):
             spikes.samples(wrong)  # type: ignore[arg-type]
 
 
@@ -656,7 +661,7 @@ def test_states_of_every_kind(backend: str) -> None:
         assert torch.equal(model(spikes, with_states(change)).potentials, wanted)
     steps = {k: replace(x, step=np.int64(x.step), training_step=np.int64(0)) for k, x in state.items()}
     assert torch.equal(model(spikes, steps).potentials, wanted)
-    with pytest.raises(ShapeError, match="state: numbers of v are a NoneType"):
+    with pytest.raises(ShapeError, match="state: numbers of v: got None"):
         model(spikes, with_states(lambda _: None))
 
 
