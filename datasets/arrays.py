@@ -164,7 +164,8 @@ def read_arrays(path: Path, wanted: Callable[[str], bool]) -> tuple[Columns, lis
         raise DataError(f"{path}: is not a file; give a file that ends in .npz, .h5 or .hdf5")
     readers = {".npz": _read_npz, ".h5": _read_hdf5, ".hdf5": _read_hdf5}
     if path.suffix.lower() not in readers:
-        raise DataError(f"{path}: ends in {path.suffix!r}; allowed: .npz, .h5, .hdf5")
+        hint = f"; to run a function of it, name that: {path}:FUNCTION" if path.suffix == ".py" else ""
+        raise DataError(f"{path}: ends in {path.suffix!r}; allowed: .npz, .h5, .hdf5{hint}")
     columns, others = readers[path.suffix.lower()](path, wanted)
     n, n_bytes = sum(column.size for column in columns.values()), path.stat().st_size
     if n > _LONG_ARRAYS * most_entries(n_bytes):

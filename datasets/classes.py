@@ -49,11 +49,13 @@ def numbered(
     given = _one_each(values, what)
     if given.dtype.kind == "S":
         given = np.char.decode(given, "utf-8", "replace")
+    if given.dtype.kind == "f" and np.isnan(given).any():
+        raise DataError(f"{what}: holds NaN; give each sample a whole number from 0, or a text")
     if given.size and given.dtype.kind not in "biuU":
         holds = (
             f"holds {strange_entry(given)}"
             if given.dtype.kind in ("O", "T")
-            else f"is {given.dtype}, such as {given[0]!r}"
+            else f"is {given.dtype}, such as {given[0]}"
         )
         raise DataError(f"{what}: {holds}; give whole numbers from 0, or texts")
     if given.dtype == np.uint64 and given.size and int(given.max()) >= 1 << 63:

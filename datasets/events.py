@@ -52,6 +52,7 @@ from sparsesnn.datasets.windows import Source, Window, read_recordings
 from sparsesnn.errors import ConfigError, DataError
 from sparsesnn.event_times import STARTS
 from sparsesnn.options import option
+from sparsesnn.wording import a_type
 
 SPLITS = PARTS
 LICENSE = "yours"
@@ -395,7 +396,7 @@ def _made(path: Path, name: str, mtime_ns: int) -> Recording | dict[str, EventSe
     if isinstance(made, Mapping):
         return from_arrays(made, where)
     raise DataError(
-        f"{where}: returns a {type(made).__name__}; allowed: an EventSet, a dict of EventSets by part, or a dict of arrays"
+        f"{where}: returns {a_type(made)}; allowed: an EventSet, a dict of EventSets by part, or a dict of arrays"
     )
 
 

@@ -92,7 +92,10 @@ def load(
     """
     module = _module(name)
     if split not in module.SPLITS:
-        raise ConfigError(f"load: {name} has no split {split!r}; allowed: {', '.join(module.SPLITS)}")
+        hint = "; for a validation part give data.valid = random:0.1 (--valid), which takes it from the training part"
+        raise ConfigError(
+            f"load: {name} has no split {split!r}; allowed: {', '.join(module.SPLITS)}{hint if split == 'valid' else ''}"
+        )
     if data_dir is not None and name in BUILT_IN:
         others = ", ".join(other for other in NAMES if other not in BUILT_IN)
         raise ConfigError(

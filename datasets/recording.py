@@ -168,9 +168,11 @@ def from_columns(found: arrays.Columns, source: str) -> Recording:
     if len(times) != 1:
         raise DataError(f"{source}: has {' and '.join(times) or 'no times'}; give one of {', '.join(_TIMES)}")
     if "sample" not in found:
-        raise DataError(f"{source}: has no array 'sample'; {_asked('sample')}")
+        raise DataError(f"{source}: has no array 'sample'; add it (for {_asked('sample')})")
     if not any(name in found for name in _FORMS):
-        raise DataError(f"{source}: has no array 'label'; {_asked('label')}; or give one of {', '.join(_FORMS[1:])}")
+        raise DataError(
+            f"{source}: has no array 'label'; add it (for {_asked('label')}), or one of {', '.join(_FORMS[1:])}"
+        )
     time, place_names = times[0], _place_names(found, source)
     for name in (time, *place_names, "sample"):
         _check_column(found[name], name, "fiu" if name == time else "biu", source)
@@ -373,7 +375,9 @@ def _parts(values: Array, source: str) -> npt.NDArray[np.str_]:
 
 
 def _asked(name: str) -> str:
-    return next(line for line in (__doc__ or "").splitlines() if f"`{name}`" in line).strip("| ").replace(" | ", ", ")
+    """`every sample its class: a whole number from 0, or a text`: an array's entry in the table of this module's docstring."""
+    row = next(line for line in (__doc__ or "").splitlines() if line.startswith(f"| `{name}` |"))
+    return " ".join(row.strip("| ").split(" | ")[1:])
 
 
 def _check_column(column: arrays.Column, name: str, kinds: str, source: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -152,9 +151,9 @@ def _random(labels: npt.NDArray[np.int64], how: str, rest: str, seed: int, optio
     try:
         share = float(rest)
     except ValueError:
-        share = math.nan
+        raise ConfigError(f"{option}: {how!r} has no share; allowed: {_FORMS}, with a share between 0 and 1") from None
     if not 0 < share < 1:
-        raise ConfigError(f"{option}: {how!r} has no share; allowed: {_FORMS}, with a share between 0 and 1")
+        raise ConfigError(f"{option}: the share in {how!r} is not between 0 and 1; give one such as random:0.1")
     held_out = np.zeros(labels.size, bool)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
@@ -169,7 +168,8 @@ def _listed(path: Path, n_samples: int, how: str, option: str) -> Indices:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{option}: {how!r} cannot be read ({error}); give a text file of sample numbers") from None
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(f"{option}: {how!r} cannot be read ({reason}); give a text file of sample numbers") from None
     words = [word for line in lines for word in line.partition("#")[0].split()]
     if wrong := [word for word in words if not word.isdecimal() or len(word) > 18 or int(word) >= n_samples]:
         raise ConfigError(
@@ -183,7 +183,9 @@ def _members(
 ) -> npt.NDArray[np.bool_]:
     if name not in event_set.groups:
         known = ", ".join(event_set.groups) or "none"
-        raise ConfigError(f"{option}: {how!r} is not a group of this data set (groups: {known}); allowed: {_FORMS}")
+        raise ConfigError(
+            f"{option}: {how!r} is not a group of this data set (groups: {known}); allowed: {_FORMS}; in a configuration also 'own' and 'auto'"
+        )
     group = event_set.groups[name][samples]
     names: list[str] = event_set.description.get("group_names", {}).get(name, [])
     try:

@@ -21,6 +21,8 @@ from sparsesnn.wording import meant, printable
 
 #: characters kept in messages of several lines with names of files and classes
 _KEPT = "\n\t"
+#: our names of options that other libraries call otherwise
+_USUAL = {"--learning-rate": "--lr", "--batch-size": "--batch", "--n-epochs": "--epochs", "--device": "--train.device"}
 
 
 def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None) -> int:
@@ -63,7 +65,8 @@ def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> in
     options, unknown = parser.parse_known_args(words)
     options.words = [parser.prog, *words]
     if unknown:
-        return _fail(_unknown(parser, options, unknown[0]), 2)
+        print(printable(_unknown(parser, options, unknown[0])), file=sys.stderr)
+        return 2
     if options.command is None:
         parser.print_help()
         return 2
@@ -177,11 +180,12 @@ def _unknown(parser: argparse.ArgumentParser, options: argparse.Namespace, argum
         parser = chosen[0][1]
     command = " ".join(words)
     option = argument.partition("=")[0]
-    close = difflib.get_close_matches(option, known, n=1, cutoff=0.75) if option.startswith("-") else []
-    meant = f"; did you mean {close[0]}" if close else ""
+    usual = _USUAL.get(option.replace("_", "-"), option)
+    close = difflib.get_close_matches(usual, known, n=1, cutoff=0.75) if option.startswith("-") else []
+    meant = f"; did you mean {close[0]}?" if close else ";"
     if option.rpartition(".")[0] in known:  # a key of a table, which is an option
-        meant = f"; give --set {option.removeprefix('--')}=VALUE"
-    return f"{command}: {argument!r} is unknown{meant}; `{command} --help` lists its arguments"
+        meant = f"; give --set {option.removeprefix('--')}=VALUE;"
+    return f"{command}: error: {argument!r} is unknown{meant} `{command} --help` lists its arguments"
 
 
 class _Version(argparse.Action):

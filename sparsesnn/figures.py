@@ -82,7 +82,7 @@ def save(figure: Figure, path: Path, title: str) -> None:
     """
     kind = path.suffix[1:].lower()
     if kind not in ("png", "svg", "pdf"):
-        raise ConfigError(f"plot: {path} ends in {path.suffix!r}; end its name in .png, .svg or .pdf")
+        raise ConfigError(f"{path} ends in {path.suffix!r}; end its name in .png, .svg or .pdf")
     from matplotlib import rc_context
 
     with drawing(path), whole_file(path) as temporary, warnings.catch_warnings():

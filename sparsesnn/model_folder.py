@@ -29,6 +29,8 @@ from sparsesnn.tensor_file import pieces_of, read_tensors
 from sparsesnn.whole_file import Buffer, sync_folder, write_atomically
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+#: the file by which a run folder is known, see `sparsesnn.train.checkpoint`
+RUN = "checkpoint.json"
 FORMAT, FORMAT_VERSION = "sparsesnn model", 1
 #: in the order in which they replace older ones: `config.json` vouches for the weights
 FILES = (CARD, WEIGHTS, CONFIG)
@@ -106,6 +108,8 @@ def _check_place(folder: Path, overwrite: bool) -> bool:
     found = sorted(path.name for path in folder.iterdir())
     if not found:
         return True
+    if RUN in found:
+        raise ConfigError(f"{folder}: is the folder of a run, in which no model is written; give another folder")
     if not overwrite:
         raise ConfigError(
             f"{folder}: exists and holds {', '.join(map(repr, found[:3]))}; give another folder, or overwrite=True, which replaces "
@@ -158,8 +162,10 @@ def read_model(folder: Path) -> Saved:
     Errors: `CheckpointError` if it is missing, damaged, or none of ours.
     """
     where = str(folder / CONFIG)
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: is not a folder; give the folder of a saved model")
     if not inside(folder, CONFIG).is_file():
-        run = folder / "checkpoint.json"
+        run = folder / RUN
         hint = f"it holds a run: sparsesnn.train.load_run({str(folder)!r})" if run.exists() else "give a saved model"
         raise CheckpointError(f"{folder}: has no {CONFIG}; {hint}")
     document = _document(folder)

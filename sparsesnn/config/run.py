@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -69,11 +69,16 @@ class Config:
         name = given.get("data", {}).get("name", DataConfig.name)
         if name not in datasets.NAMES:
             hint = f"; a file is given as --config {name}" if str(name).endswith(".toml") else ""
+            if not hint and isinstance(name, str) and Path(name).suffix:
+                hint = f"; your own events are the data set events: give events --data {name}"
             raise ConfigError(
                 f"data.name: is {name!r}; {meant(name, datasets.NAMES)}allowed: {', '.join(datasets.NAMES)}{hint}"
             )
         below = tables.merge({"data": {"name": name}}, datasets.recipe(name))
-        return tables.build(cls, tables.merge(below, given))
+        try:
+            return tables.build(cls, tables.merge(below, given))
+        except tables.EntryError as error:
+            raise ConfigError(f"{_source(error.name, layers)}{error}{_elsewhere(error)}") from None
 
     @classmethod
     def from_dict(cls, table: Any) -> Config:
@@ -157,6 +162,21 @@ def differences(old: Config, new: Config, *, finished: bool = False) -> list[str
         for name in names
         if name not in free and before.get(name) != after.get(name)
     ]
+
+
+def _source(name: str, layers: Sequence[Mapping[str, Any]]) -> str:
+    """The file, as the beginning of a message, that gives an entry: that of the last table that has it."""
+    for layer in reversed(layers):
+        if any(key == name or key.startswith(f"{name}.") for key in tables.flatten(layer)):
+            return f"{layer.source}: " if isinstance(layer, tables.FileTable) else ""
+    return ""
+
+
+def _elsewhere(error: tables.EntryError) -> str:
+    """A hint if an unknown key is one of another section."""
+    key = error.name.rpartition(".")[2]
+    sections = [name.partition(".")[0] for name in all_options() if name.partition(".")[2] == key]
+    return f"; it is in [{sections[0]}]" if error.is_unknown and sections else ""
 
 
 @functools.cache

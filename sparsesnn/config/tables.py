@@ -87,6 +87,26 @@ def keys_of(cls: Any, table: Table) -> dict[str, Option]:
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 
+class EntryError(ConfigError):
+    """An unknown key, or an invalid value.
+
+    Args:
+        name: of the entry, such as "train.epochs".
+        is_unknown: whether the key is unknown.
+    """
+
+    def __init__(self, message: str, name: str = "", *, is_unknown: bool = False) -> None:
+        super().__init__(message)
+        self.name = name
+        self.is_unknown = is_unknown
+
+
+class FileTable(dict[str, Any]):
+    """A table and the file that it comes from, for messages."""
+
+    source = ""
+
+
 def build(cls: type[T], table: Any, where: str = "") -> T:
     """The dataclass `cls` from a table; missing keys take their defaults.
 
@@ -100,14 +120,17 @@ def build(cls: type[T], table: Any, where: str = "") -> T:
         keys = ", ".join(keys_of(cls, {}))
         raise ConfigError(f"{where or 'configuration'}: is {table!r}; give a table with some of: {keys}")
     known = keys_of(cls, table)
+    path = f"{where}." if where else ""
     for key in table:
         if key not in known:
-            raise ConfigError(unknown(key, known, where))
-    path = f"{where}." if where else ""
-    given = {
-        key: known[key].check(_typed(value, known[key], path + key), f"{path}{{}}:", ConfigError)
-        for key, value in table.items()
-    }
+            raise EntryError(unknown(key, known, where), f"{path}{key}", is_unknown=True)
+    given = {}
+    for key, value in table.items():
+        typed = _typed(value, known[key], path + key)
+        try:
+            given[key] = known[key].check(typed, f"{path}{{}}:", ConfigError)
+        except ConfigError as error:
+            raise EntryError(str(error), path + key) from None
     arguments: dict[str, Any] = {}
     for f in fields(cls):  # type: ignore[arg-type]
         if "spread" in f.metadata:
@@ -174,9 +197,10 @@ def _toml_value(text: str) -> Any:
 def read_toml(text: str, source: str) -> dict[str, Any]:
     """Parses TOML; `ConfigError` names the source and the line."""
     try:
-        table: dict[str, Any] = tomllib.loads(text)
+        table = FileTable(tomllib.loads(text))
     except (ValueError, RecursionError) as error:  # ValueError: also numbers with thousands of digits
         raise ConfigError(f"{source}: is not TOML: {error}") from None
+    table.source = source
     return table
 
 

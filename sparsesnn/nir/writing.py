@@ -61,7 +61,12 @@ def to_nir(
     check_no_currents(model.network, "NIR")
     reader = TARGETS[target]
     dt = reader.dt if dt is None else dt
-    if dt is None or not 0 < dt < float("inf"):
+    if dt is None:
+        raise DescriptionError(
+            f"`dt` is missing: the target {target!r} has no default, and a run has a step only if its data's steps have a width; give the "
+            "reader's step in seconds, such as 0.001"
+        )
+    if not 0 < dt < float("inf"):
         raise DescriptionError(f"`dt` is {dt!r}; give the step of the graph's reader, above 0")
     if readout not in (None, *READOUTS):
         raise DescriptionError(f"`readout` is {readout!r}; give one of {', '.join(READOUTS)}, or None")

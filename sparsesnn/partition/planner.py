@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from sparsesnn import wording
 from sparsesnn.errors import ConfigError
 from sparsesnn.in_lists import check_in_lists
 from sparsesnn.layers import Input, is_readout
@@ -140,7 +141,7 @@ def _skeleton(
             raise ConfigError(f"plan: capacity of {name} is {most!r}; allowed: 1 to {p.n} (its neurons)")
         populations[name] = PopulationPlan(p.n, _capacity(p, most, max_activity, expected[name]), ())
     if capacities:
-        raise ConfigError(f"plan: capacity of {sorted(capacities)}: no such population; there are {list(populations)}")
+        raise ConfigError(f"plan: capacity: {wording.unknown('population', min(capacities), populations)}")
     connections = [ConnectionPlan(c.pre, c.post, c.delay) for c in network.connections]
     return Plan(
         network, target, n_samples, n_steps, optimizer, weight_dtype, expected, populations, tuple(connections), ""
@@ -152,9 +153,7 @@ def _by_population(network: Network, activity: float | Mapping[str, float]) -> d
     if not isinstance(activity, Mapping):
         default, activity = activity, {}
     if unknown := set(activity) - set(network.populations):
-        raise ConfigError(
-            f"plan: activity of {sorted(unknown)}: no such population; there are {list(network.populations)}"
-        )
+        raise ConfigError(f"plan: activity: {wording.unknown('population', min(unknown), network.populations)}")
     rates = {name: float(activity.get(name, default)) for name in network.populations}
     for name, value in rates.items():
         if not 0 <= value <= 1:

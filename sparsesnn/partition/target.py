@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from sparsesnn.errors import ConfigError
 from sparsesnn.options import plain
-from sparsesnn.wording import powers_of_two_near
+from sparsesnn.wording import meant, powers_of_two_near
 
 KINDS = ("ipu", "cpu")
 #: limits of a target: devices or ranks, tiles of a device or cores of a rank
@@ -218,7 +218,7 @@ def parse_target(text: str) -> Target:
     """
     match = re.fullmatch(r"(ipu-mk2|ipu-bow|cpu|mpi)(?::([1-9][0-9]{0,6})(?:x([1-9][0-9]{0,6}))?)?", text.strip())
     if match is None:
-        raise ConfigError(f"target {text!r}: allowed: {ALLOWED}")
+        raise ConfigError(f"target {text!r}: {meant(text, ('ipu-mk2', 'ipu-bow'))}allowed: {ALLOWED}")
     name, first, second = match[1], match[2], match[3]
     one, two = (None if x is None else int(x) for x in (first, second))
     if name == "cpu":

@@ -241,6 +241,10 @@ class CheckpointStore:
 
     def read(self) -> Checkpoint:
         """The checkpoint; `CheckpointError` if it is missing, damaged, of another format, or names missing files."""
+        if not self.folder.is_dir():
+            raise CheckpointError(
+                f"{self.folder}: is not a folder; give the folder of a run (--out of sparsesnn train)"
+            )
         if not inside(self.folder, NAME).is_file():
             raise CheckpointError(f"{self.folder}: has no {NAME}; give the folder of a run (--out of sparsesnn train)")
         document = read_json(self.path)

@@ -67,9 +67,9 @@ def test_none_holds_nothing_out():
     ("how", "message"),
     [
         ("random", "has no share.*between 0 and 1"),
-        ("random:0", "has no share"),
-        ("random:1", "has no share"),
-        ("random:nan", "has no share"),
+        ("random:0", "share in 'random:0' is not between 0 and 1"),
+        ("random:1", "not between 0 and 1"),
+        ("random:nan", "not between 0 and 1"),
         ("random:many", "has no share"),
         ("rooms:1", r"is not a group of this data set \(groups: speakers\)"),
         ("none:1", "is not a group"),

@@ -704,7 +704,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     # messages about arguments name the options
     for arguments, said in (
-        (["export", str(run), str(file)], "error: --dt is None; give the step of the graph's reader"),
+        (["export", str(run), str(file)], "error: --dt is missing: the target 'nir' has no default, and a run"),
         (
             ["export", str(run), str(file), "--target", "me"],
             "error: --target is 'me'; give the library that will read the graph: nir",

@@ -217,6 +217,11 @@ def test_a_folder_is_never_overwritten_unasked(tmp_path: Path) -> None:
     (other / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ConfigError, match=r"config\.json of another program"):
         first.save(other, overwrite=True)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "checkpoint.json").write_text("{}")
+    with pytest.raises(ConfigError, match="is the folder of a run, in which no model is written"):
+        first.save(run, overwrite=True)
     with pytest.raises(ConfigError, match="is a file"):
         first.save(other / "config.json", overwrite=True)
 
@@ -380,7 +385,7 @@ def test_a_run_is_named(tmp_path: Path) -> None:
     (tmp_path / "checkpoint.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"holds a run: sparsesnn\.train\.load_run"):
         ss.Model.load(tmp_path)
-    with pytest.raises(CheckpointError, match=r"has no config\.json; give a saved model"):
+    with pytest.raises(CheckpointError, match="nothing: is not a folder; give the folder of a saved model"):
         ss.Model.load(tmp_path / "nothing")
     loud(chain(ss.LIF(8))).save(tmp_path / "a")
     with pytest.raises(DescriptionError, match="tpu"):

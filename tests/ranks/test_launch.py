@@ -197,7 +197,7 @@ def test_template_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--ranks", "2", "--", "nowhere.py"], r"launch: nowhere.py: no such file in /.*; give the path"),
         (
             ["--rank", "2", "--", "info"],
-            "sparsesnn launch: '--rank' is unknown; did you mean --ranks; `sparsesnn launch",
+            "sparsesnn launch: error: '--rank' is unknown; did you mean --ranks[?] `sparsesnn launch",
         ),
         (["--template", "slurm", "--ranks", "2", "--", "info"], "give --ranks-per-host"),
         (["--ranks", "8", "--auto", "--", "train", "digits"], "--auto: .* --comm dry-run:R"),

@@ -17,7 +17,7 @@ from sparsesnn import datasets
 from sparsesnn.config import Config, NetConfig, all_options, differences
 from sparsesnn.config.flags import add_flags
 from sparsesnn.config.flags import given as given_flags
-from sparsesnn.config.tables import flatten, merge, nested, read_assignment
+from sparsesnn.config.tables import flatten, merge, nested, read_assignment, read_toml
 from sparsesnn.errors import ConfigError, DescriptionError
 from sparsesnn.layers import LI, LIF, AdLIF, CubaLIF, Input, catalog, decays
 from sparsesnn.layers.checks import PerNeuron
@@ -179,6 +179,24 @@ def test_what_is_wrong_is_named(table: dict[str, Any], message: str) -> None:
 def test_text_that_is_not_toml(text: str) -> None:
     with pytest.raises(ConfigError, match=r"mine\.toml: is not TOML"):
         Config.from_toml(text, "mine.toml")
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("epoch = 3", r"^mine\.toml: train: unknown key 'epoch'; did you mean 'epochs'"),
+        ("lr = 0.1", r"^mine\.toml: train: unknown key 'lr'; .*; it is in \[optim\]$"),
+        ("epochs = 'x'", r"^mine\.toml: train.epochs: is 'x'"),
+    ],
+)
+def test_a_wrong_entry_of_a_file_names_the_file(entry: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config.from_toml(f"[train]\n{entry}\n", "mine.toml")
+    table = read_toml(f"[train]\n{entry}\n", "mine.toml")
+    with pytest.raises(ConfigError, match="^optim.lr: is 'fast'"):
+        Config.resolve(read_toml("[optim]\nlr = 1", "mine.toml"), {"optim": {"lr": "fast"}})
+    with pytest.raises(ConfigError, match=message):
+        Config.resolve(table, {"train": {"seed": 1}})
 
 
 def test_a_text_becomes_a_network_with_the_arguments_of_the_section() -> None:

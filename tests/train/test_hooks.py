@@ -271,7 +271,7 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     other = make_config(net={"text": "auto-8-auto"}, init={"from_run": str(tmp_path / "a")})
     with pytest.raises(ConfigError, match="init.from_run: no parameter .*it has .*layers.hidden.hidden->hidden"):
         train(other, out=tmp_path / "b")
-    with pytest.raises(CheckpointError, match="absent: has no checkpoint.json"):
+    with pytest.raises(CheckpointError, match="absent: is not a folder; give the folder of a run"):
         train(make_config(init={"from_run": str(tmp_path / "absent")}), out=tmp_path / "c")
 
 
