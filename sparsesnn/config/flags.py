@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparsesnn.config.run import Config, all_options
-from sparsesnn.config.tables import from_text, merge, nested, read_assignment
+from sparsesnn.config.tables import flatten, from_text, merge, nested, read_assignment
+from sparsesnn.errors import ConfigError
 
 
 def add_flags(parser: argparse.ArgumentParser, sections: tuple[str, ...] = ()) -> None:
@@ -53,6 +54,12 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     for name, text in vars(options).items():
         if name in known and text is not None:
             table = merge(table, nested(name.split("."), from_text(text, known[name])))
+    by_flag = flatten(table)
     for text in options.set:
-        table = merge(table, read_assignment(text))
+        assigned = read_assignment(text)
+        if twice := [name for name in flatten(assigned) if name in by_flag]:
+            raise ConfigError(
+                f"--set {text}: {twice[0]} is given by a flag as well, as {by_flag[twice[0]]!r}; remove one of them"
+            )
+        table = merge(table, assigned)
     return table

@@ -385,6 +385,10 @@ def test_every_option_is_a_flag_and_the_last_one_counts() -> None:
         "data": {"dt_ms": 2.5, "download": True, "dir": "2024"},
         "init": {"layers": {"hidden": 0.5}},
     }
+    with pytest.raises(
+        ConfigError, match="--set net.text=9-3: net.text is given by a flag as well, as '7-5-3'; remove one"
+    ):
+        given_flags(parser.parse_args(["--net", "7-5-3", "--set", "net.text=9-3"]))
     flags = {flag for action in parser._actions for flag in action.option_strings}
     assert {f"--{name}" for name in all_options()} <= flags
 
