@@ -409,9 +409,9 @@ class EventSet:
         augment: Augment | None = None,
         partners: Array | None = None,
     ) -> SpikeBatch:
-        """The chosen samples as time-major spike lists, in the given order.
+        """Returns the chosen samples as a `SpikeBatch` [T, B, N], in the given order.
 
-        `sparsesnn.host.batches` makes the same batches faster.
+        `Stream` makes the same batches faster.
 
         Args:
             indices: int[B], numbers of the samples.

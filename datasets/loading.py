@@ -77,7 +77,8 @@ def load(
     Args:
         name: one of `NAMES`.
         split: one of `split_names(name)`.
-        data_dir: folder of the files; None for `BUILT_IN` sets, which read none.
+        data_dir: folder of the files; for "events" a file, a folder or FILE.py:FUNCTION. None for "digits" and "synthetic",
+            which read no files.
         cache_dir: folder for converted sets; None means $SPARSESNN_CACHE or ~/.cache/sparsesnn.
         download: let Tonic fetch missing files.
         n_workers: processes that convert a set missing from the cache; None: chosen by cores and size.

@@ -41,15 +41,15 @@ class Stream:
     slices of all ranks, one after the other, are the batch of a single rank, each sample exactly once; and gradients,
     which are summed group by group, are the same. All ranks take the same number of batches; if a batch has fewer
     groups than there are ranks, some slices are empty. A mean over the batch is the sum over the ranks' samples, divided
-    by b.
+    by their number.
 
     **Buckets.** With `bucket_batches` = m > 1 the shuffled order is cut into runs of m batches; each run is sorted by
     the number of spikes of a sample before it is cut into batches, which are then put into a random order. So the samples
     of a batch have similar lengths. The work of a sample is proportional to its spikes: slices of such a batch cost the
     ranks (and the threads that share samples) about the same; otherwise all wait for the one with the longest samples.
-    SHD-like recordings, 64 in a batch: the busiest of 8 ranks gets 18 % more spikes than the mean, 3 % with m = 16; of
-    32 ranks, 53 and 7 %. On one rank it gains little: lists are ragged, nothing is padded. The price: the samples of a
-    batch are no longer independent draws. The smaller last batch is the same with and without buckets.
+    With recordings like SHD's in batches of 64, the busiest of 8 ranks gets 18 % more spikes than the mean, and 3 % more with
+    m = 16; on 32 ranks it is 53 % and 7 %. On one rank it gains little, because lists are ragged and nothing is padded. The
+    price: the samples of a batch are no longer independent draws. The smaller last batch is the same with and without buckets.
 
     Args:
         event_set: the source of the samples.

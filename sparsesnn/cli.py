@@ -144,8 +144,8 @@ class Parser(argparse.ArgumentParser):
 def _parser() -> Parser:
     parser = Parser(
         prog="sparsesnn",
-        description="Trains spiking neural networks at a cost proportional to the number of spikes.",
-        epilog="sparsesnn COMMAND --help explains a command, with examples.",
+        description="Trains spiking neural networks with lists of spikes: the cost of synapses follows the number of spikes.",
+        epilog="Start with: sparsesnn train digits. sparsesnn COMMAND --help explains a command; data, bench and nir have commands of their own.",
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")

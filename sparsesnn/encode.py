@@ -111,8 +111,7 @@ def direct(x: Any, n_steps: int) -> SpikeBatch:
         x: float[B, ...], tensor or array, finite; 0 makes no spike.
         n_steps: T, 1 or more.
 
-    Returns: T = `n_steps`, B, N, with one list for each sample (`SpikeBatch.constant`): the first layer of the backend `cpu`
-        computes its current once.
+    Returns: a `SpikeBatch` of T = `n_steps`, B, N with one list per sample, see `SpikeBatch.constant`.
     Errors: `ShapeError` for no sample axis or T below 1; `SpikeListError` for NaN and infinity.
     Source: direct encoding, as in Rueckauer et al. 2017 and snnTorch's tutorials, which give an image at every step.
     """

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
@@ -50,8 +50,8 @@ class Network:
         connections: in any order; a population's currents are summed in this order, its recurrent connections last.
             `recurrent=True` on a population adds `Connection(name, name, delay=1)`.
 
-    Here convolutions and pooling get the shape of their sender, and a population without n its number of neurons. A connection
-    from an `Input(currents=True)` becomes `OneToOne`, and its currents come first in a sum.
+    The network gives convolutions and pooling the shape of their sender, and a population without n its size. A connection
+    from an `Input(currents=True)` has no weights; its currents come first in the sum.
 
     Errors: `DescriptionError` for unknown names, cycles, readouts that are read from, populations without input, sizes that
     do not fit.
@@ -233,10 +233,11 @@ class Network:
         return Network({**self.populations, name: replace(self.populations[name], **changes)}, connections)
 
     def with_delay(self, delay: int, *, from_inputs: bool = True) -> Network:
-        """The same network with one delay between populations; recurrent connections keep theirs.
+        """Returns the network with one delay for all connections between populations; recurrent connections keep theirs.
 
         Args:
-            from_inputs: False does not change connections from the input.
+            delay: in steps, 0 to 2^20.
+            from_inputs: whether connections from the input get the delay too.
         """
         kept = () if from_inputs else self.inputs
         changed = (c if c.is_recurrent or c.pre in kept else replace(c, delay=delay) for c in self.connections)

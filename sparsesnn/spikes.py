@@ -35,7 +35,8 @@ class SpikeBatch:
     Args:
         offsets: int64[T·B + 1], start of each list.
         ids: uint16[S] (int32 when N > 65,536), neuron ids.
-        n_spikes: int32[T·B], number of entries in each list that fired; the rest are near-spikes.
+        n_spikes: int32[T·B], number of entries in each list that fired. The rest are near-spikes: neurons above
+            `grad_threshold` that did not fire but receive a gradient.
         n_steps, n_samples, n_neurons: T, B, N.
         values: float32[S], 1 for spikes and 0 for near-spikes, carrying the gradient of the lists; None for data.
         dropped: int32[T·B], number of dropped candidates; None if nothing can be dropped.
@@ -76,7 +77,11 @@ class SpikeBatch:
 
     @classmethod
     def from_lists(cls, lists: Sequence[Sequence[Iterable[int]]], n_neurons: int) -> SpikeBatch:
-        """Makes a batch from `lists[b][t]`, the ids that fire in sample b at step t; sorts them; duplicates are an error."""
+        """Makes a batch from nested lists: `lists[b][t]` holds the ids that fire in sample b at step t, in any order.
+
+        Samples come first here. Errors: `SpikeListError` for duplicates and ids out of range; `ShapeError` for samples that
+        differ in their number of steps.
+        """
         return cls._of(spike_entries.of_lists(lists, n_neurons))
 
     @classmethod
@@ -84,7 +89,10 @@ class SpikeBatch:
     def from_dense(
         cls, spikes: Tensor | npt.ArrayLike, *, batch_first: bool = False, gradient: str = "none", graded: bool = False
     ) -> SpikeBatch:
-        """Makes a batch from a tensor [T, B, N] (or [B, T, N] with `batch_first`) of 0 and 1; also from arrays of NumPy, SciPy and JAX, and sparse tensors.
+        """Makes a batch from a tensor or array of 0 and 1, [T, B, N] (or [B, T, N] with `batch_first`).
+
+        `SpikeBatch.from_dense((torch.rand(100, 32, 700) < 0.02).float())`. It also reads sparse tensors, and arrays of NumPy,
+        SciPy and JAX.
 
         Args:
             batch_first: the axes are [B, T, N]. A model warns about probably swapped axes if nearly nothing fires and B > 4·T.
@@ -162,8 +170,8 @@ class SpikeBatch:
         """Makes a batch from raw events: one `(t_us, unit)` pair of arrays per sample.
 
         An event at `t_us`, in microseconds, falls into step floor(t_us / dt_us), see `event_times`. Events before 0 or in step
-        `n_steps` and later are left out; several events of one unit in one step make one spike, or, `count`, one graded spike
-        whose value is their number. With `start="first"`, the time of a sample begins at its first event instead of 0. Warns if
+        `n_steps` and later are left out; several events of one unit in one step make one spike; with `count` its value is
+        their number. With `start="first"`, the time of a sample begins at its first event instead of 0. Warns if
         samples or most events are left out, if the window does not fit the events, and if a clock restarts.
         """
         return cls._of(spike_entries.of_events(events, n_steps, n_neurons, dt_us, count, start))
@@ -250,7 +258,10 @@ class SpikeBatch:
 
     @untraced
     def to_dense(self) -> Tensor:
-        """float32[T, B, N], 1 for each spike; gradients flow back to all listed neurons."""
+        """Returns the spikes as a tensor float32[T, B, N]: 1 for a spike, or its value if spikes are graded, else 0.
+
+        Gradients flow back to all listed neurons.
+        """
         values = self.validate().entry_values()
         shape = (self.n_list_steps, self.n_samples, self.n_neurons)
         flat = values.new_zeros(math.prod(shape))
@@ -259,7 +270,10 @@ class SpikeBatch:
 
     @untraced
     def counts(self) -> Tensor:
-        """float32[B, N], spikes over the sequence; differentiable, so it can be part of a loss."""
+        """Returns the spikes of each neuron over the sequence, float32[B, N]: their number, or the sum of graded values.
+
+        It is differentiable, so it can be part of a loss.
+        """
         values = self.validate().entry_values()
         flat = values.new_zeros(self.n_samples * self.n_neurons)
         index = (self.list_index() % self.n_samples) * self.n_neurons + self.ids.long()

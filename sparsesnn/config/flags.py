@@ -19,7 +19,8 @@ def add_flags(parser: argparse.ArgumentParser, sections: tuple[str, ...] = ()) -
     """
     group = parser.add_argument_group(
         "configuration",
-        "Every option of --print-config is a flag, such as --optim.clip_norm 1; give keys of nested tables with --set. "
+        f"Every option of {'the section [data]' if sections == ('data',) else '--print-config'} is a flag, such as "
+        f"--{'data.n_steps 50' if sections == ('data',) else 'optim.clip_norm 1'}; give keys of nested tables with --set. "
         "These options also have short flags:",
     )
     for name, known in all_options().items():
@@ -27,7 +28,7 @@ def add_flags(parser: argparse.ArgumentParser, sections: tuple[str, ...] = ()) -
             continue
         help, flags = known.meaning.replace("%", "%%"), [f"--{known.flag}"] if known.flag else []
         if flags and known.type is bool:
-            help = f"turn off: {help}" if known.default else help
+            help = f"do not {help}" if known.default else help
             text = "false" if known.default else "true"
             group.add_argument(*flags, dest=name, action="store_const", const=text, help=help)
             flags = []
@@ -36,7 +37,11 @@ def add_flags(parser: argparse.ArgumentParser, sections: tuple[str, ...] = ()) -
             flags.append(f"--{name.partition('.')[0]}.{known.former}")
         group.add_argument(*flags, f"--{name}", dest=name, metavar=known.metavar or None, help=shown)
     group.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="any option, such as net.surrogate.slope=25"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=f"any option, such as {'data.pool=2' if sections == ('data',) else 'net.surrogate.slope=25'}",
     )
 
 

@@ -48,7 +48,9 @@ class Config:
 
     @classmethod
     def resolve(cls, *layers: Mapping[str, Any]) -> Config:
-        """Makes a configuration from tables, later ones on top, over the recipe of the data set that they name.
+        """Makes a configuration from tables such as {"data": {"name": "digits"}, "train": {"epochs": 5}}.
+
+        Later tables override earlier ones, and all override the recipe of the data set that they name.
 
         Errors: `ConfigError` for unknown sections, keys and data sets, wrong types and values out of range.
         """

@@ -57,11 +57,11 @@ class DataConfig(Section, name="data"):
     cache_dir: str = option(
         "", "folder of the event cache; empty: the default", flag="cache", metavar="DIR", free=True, local=True
     )
-    download: bool = option(False, "fetch missing files", flag="download", free=True)
+    download: bool = option(False, "download missing files, if the data set allows it", flag="download", free=True)
     valid: str = option(
         "auto",
-        "validation part, taken from the training part: speakers:0,1 (held-out speakers), random:0.1 (a tenth), "
-        "file:val.txt (the sample numbers listed there), own, none; auto: own if the data has such a part, else random:0.1",
+        "validation part: own (the data's own part), none, or taken from the training part: random:0.1 (a tenth), speakers:0,1 (these "
+        "speakers), file:val.txt (the sample numbers listed there); auto: own if there is one, else random:0.1",
         flag="valid",
         metavar="HOW",
     )
@@ -123,7 +123,9 @@ class OptimConfig(Section, Updates, name="optim"):
         choices=("cosine", "constant", "onecycle", "plateau"),
     )
     warmup_epochs: float = option(
-        0.0, "epochs over which the rate rises, fractions allowed; 0: none, with onecycle 30 % of the run", low=0
+        0.0,
+        "epochs over which the rate rises, fractions allowed; 0: none (with schedule onecycle: 30 % of the run)",
+        low=0,
     )
     final_lr_factor: float = option(0.01, "see schedule", low=0, high=1)
     plateau_factor: float = option(0.5, "see schedule", above=0, below=1)
@@ -147,7 +149,8 @@ class InitConfig(Section, Recurrence, name="init"):
 
     from_run: str = option(
         "",
-        "a run folder whose trained parameters are copied if names and shapes fit; others are drawn, and nothing is scaled",
+        "a run folder whose trained parameters are copied if names and shapes fit; all others are drawn at random, and init.activity "
+        "has no effect",
         flag="init-from",
         metavar="RUN",
     )
@@ -177,7 +180,8 @@ class TrainConfig(Section, engines.options_class(), name="train"):  # type: igno
     )
     backend: str = option(
         "cpu",
-        "cpu: event-sparse engine; dense: PyTorch baseline; ipu-model: the IPU program, emulated; ipu",
+        "cpu: spike lists on CPUs; gpu: spike lists on an NVIDIA GPU; dense: PyTorch with full matrices, on a CPU or GPU; ipu: Graphcore "
+        "IPUs; ipu-model: the IPU program on an emulator",
         choices=engines.names,
         flag="backend",
         metavar="NAME",
@@ -214,18 +218,19 @@ class TrainConfig(Section, engines.options_class(), name="train"):  # type: igno
     checkpoint_batches: int = option(0, "the same interval in batches; 0: none", low=0, high=10**9, free=True)
     tensorboard: bool = option(
         True,
-        "write TensorBoard files, if it is installed: numbers, weights as histograms, pictures",
+        "write TensorBoard files: numbers, histograms of weights, pictures (needs TensorBoard)",
         flag="no-tensorboard",
         free=True,
     )
     loggers: str = option(
         "",
-        "loggers of installed packages (entry points sparsesnn.loggers), joined by commas, that receive the record of each epoch",
+        "names of loggers, joined by commas, that receive the results of each epoch; they come from installed packages (entry points "
+        "sparsesnn.loggers)",
         flag="logger",
         metavar="NAMES",
         free=True,
     )
-    plots: bool = option(True, "draw pictures, if matplotlib is installed", flag="no-plots", free=True)
+    plots: bool = option(True, "draw pictures (needs matplotlib)", flag="no-plots", free=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -242,8 +247,8 @@ class ParallelConfig(Section, name="parallel"):
 
     replicas: int = option(
         0,
-        "ranks, or groups of ranks, that see different samples; 0: as many as the ranks allow. On the IPU backends: copies of "
-        "the program, each on the IPUs of train.target, which add gradients in their own order; 0: one, or under PopRun its number",
+        "groups of ranks that train on different samples; 0: as many as the ranks allow. On the IPU backends: copies of the program, "
+        "each on the IPUs of train.target; 0: one, or as many as PopRun starts. IPUs add gradients in their own order",
         low=0,
         high=_MANY,
         free=True,

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 class Layer(Loadable, PopulationModule):
     """One population with its incoming weights; can be used alone.
 
-    `out, state = Layer(LIF(256, recurrent=True), n_pre=700)(spikes)`; chunks: pass `state` on.
+    `out, state = Layer(LIF(256, recurrent=True), n_pre=700)(spikes)`. To continue a sequence, pass `state` to the next call.
 
     Args:
         population: spiking neurons, or `LI`.
@@ -71,11 +71,13 @@ class Layer(Loadable, PopulationModule):
             `torch.nn.Linear`, without weights (one source, the first, may be that); or the `Incoming` connections of a network.
         delays: steps between a spike and its delivery, per source.
         backend: "cpu" (event-sparse engine, `SpikeBatch` in and out) or "dense" (tensors [T, B, N] in and out).
-        dense_mode: how "dense" computes, see `sparsesnn.dense`; all modes give the same results, "auto" is the fastest.
+        dense_mode: how "dense" computes: "step", "hoist", "fused" or "auto", the fastest that can run. Results are equal up to
+            the order of sums.
         history: number of its last output steps that the state keeps.
-        weight_dtype: "bfloat16": spikes and gradients read the weights rounded to bfloat16 (half the bytes); sums and the
-            trained weights stay float32; backends "cpu" and "gpu". "int8", "int4": weights are rounded to integers times a scale
-            per receiving neuron when read, and the gradient passes to the float32 weights; see `sparsesnn.rounding`.
+        weight_dtype: "float32", the default, reads the weights as they are. "bfloat16" reads them rounded to half the bytes;
+            sums and the trained weights stay float32 (backends "cpu", and "gpu" in a `Model`). "int8" and "int4" read integers
+            times a scale per receiving neuron (backends "cpu" and "dense"); see `sparsesnn.rounding`. The gradient of a rounded
+            weight passes unchanged to the float32 weight.
         generator: source of the random initial weights, U(±1/√n_pre); None: PyTorch's, which `torch.manual_seed` sets.
         runner: the model's runner; None: the engine of `backend` makes one.
         part: this rank's part, if ranks share the population; the layer then has parameters for these neurons only.
@@ -179,7 +181,8 @@ class Layer(Loadable, PopulationModule):
             n_steps: T of currents [B, N], which are the same at all steps.
             potentials: return the potentials of neurons that fire too, see `Output.potentials`.
 
-        Returns: the output (lists or spikes; potentials for LI) and the state after the last step; with `potentials` these as third.
+        Returns: the output and the state after the last step. The output is a `SpikeBatch` (cpu), spikes [T, B, N] (dense), or the
+        potentials [T, B, N] of an LI. With `potentials`, the potentials come third.
         """
         check_tracers("a layer")
         check_transforms("a layer", read=self.parameters())
@@ -230,13 +233,20 @@ def _misfit(spikes: object, source: str, n_input: int) -> str:
 
 @named
 class Model(Stored, Loadable):
-    """A `Network` that runs and learns. Its tensors are float32 on the CPU, whatever PyTorch's default dtype and device are;
-    `model.double()` and `model.to(device)` change that on the backend dense.
+    """A `torch.nn.Module` that runs and trains a `Network`.
+
+        model = ss.Model(ss.parse_net("700-256r-20"))
+        output = model(spikes)
+        ss.loss.cross_entropy(output, labels, "mean", 20).backward()
+
+    Its tensors are float32 on the CPU, whatever PyTorch's defaults are. `model.double()` and `model.to(device)` change that on
+    the backend "dense".
 
     Args:
         network: the description.
-        backend: "cpu" or "dense"; both have the same parameters and `state_dict`.
-        dense_mode: how "dense" computes, see `sparsesnn.dense`; all modes give the same results, "auto" is the fastest.
+        backend: "cpu", "gpu" or "dense"; all have the same parameters and `state_dict`.
+        dense_mode: how "dense" computes: "step", "hoist", "fused" or "auto", the fastest that can run. Results are equal up to
+            the order of sums.
         seed: seed of the initial weights. They depend on it alone: they are the same in every session, regardless of
             `torch.manual_seed`. None draws a seed from PyTorch's generator, which `torch.manual_seed` sets.
         weight_dtype: how the weights of every layer are read; see `Layer`.
@@ -335,7 +345,7 @@ class Model(Stored, Loadable):
             first_sample: over ranks, whose replicas run whole sequences: the number of samples of the batch that come before
                 these, on other replicas.
             n_steps: T of currents [B, N], which are the same at all steps: one copy is kept, whose gradient is the sum over them.
-            potentials: those of a last population that fires are an output too, `Output.potentials`.
+            potentials: also return the potentials of a last population that fires, in `Output.potentials`. Default: False.
         """
         check_tracers("a model")
         check_transforms("a model", read=self.parameters())
@@ -380,11 +390,11 @@ class Model(Stored, Loadable):
         n_steps: int | None = None,
         potentials: bool = False,
     ) -> tuple[Tensor, Output]:
-        """Runs a batch forward, its loss, and backward: gradients are added to `.grad` of the parameters.
+        """Runs a forward pass, the loss and the backward pass, and adds the gradients to `.grad` of the parameters.
 
         Equal to `loss(model(spikes)).backward()`, bit for bit, with less Python between the engine's calls, which matters for small
-        networks. It runs exactly that with hooks, with trained decays, thresholds or delays, with parametrizations
-        (weights computed from others), and on the backend dense.
+        networks. It is not faster for models with hooks, with trained decays, thresholds or delays, or with parametrizations
+        (weights computed from others), and on the backend dense, because it then makes these calls itself.
 
         Args:
             spikes: T steps of B samples, the beginning of a sequence.

@@ -30,9 +30,9 @@ NIR files can hold a model with these methods:
     to_nir(self, p, dt)            a node of NIR. p: its parameters by name, float64[n] each; dt: a step, in the unit of the node's
                                    time constants. The weights into the node are those of the network.
     from_nir(cls, node, dt)        a class method: the population of a node, with its n; None if the node is another model's.
-
-This file must work in Python 3.8.
 """
+
+# This file must work in Python 3.8.
 
 from __future__ import annotations
 
@@ -76,13 +76,15 @@ def parameter(
     high: Optional[float] = None,  # noqa: UP045
     learn_help: str = "",
 ) -> Any:
-    """A field of a neuron model with a number per neuron, or one for all, that may be trained by the option `learn_<name>`.
+    """Declares a field of a neuron model: one number, or one per neuron, which `learn_<name>=True` trains.
+
+        rho: ss.PerNeuron = ss.parameter(0.97, "decay of the adaptation", low=0, high=1)
 
     Args:
         default: one number.
         help: its meaning, in one line.
         low, high: its range: training clamps it to the range when the network reads it, see `sparsesnn.bounds`; None: no bound.
-        learn_help: the meaning of `learn_<name>`; "": "train <name>".
+        learn_help: the meaning of `learn_<name>` in help texts; "" gives `train <name>`.
     """
     made = option(default, help, low=low, high=high)
     metadata = {**made.metadata, "parameter": learn_help, "type": PerNeuron}
@@ -113,11 +115,16 @@ class Neuron(HasDecays):
     """
 
     n: int = None  # type: ignore[assignment]  # a number once a network is created
-    threshold: PerNeuron = option(1.0, "a neuron fires when v > threshold, strictly", above=0, high=3e38)
+    threshold: PerNeuron = option(
+        1.0,
+        "a neuron fires when its membrane potential v exceeds threshold; v = threshold is not enough",
+        above=0,
+        high=3e38,
+    )
     grad_threshold: PerNeuronOrText = option(
         0.9,
-        "a neuron with v > grad_threshold is listed and receives a gradient; -inf: all neurons, equal to threshold: spikes only, "
-        "exact: all with a nonzero surrogate derivative. If neither the population nor anything before it learns, spikes only, even at -inf",
+        "a neuron with v > grad_threshold is listed and receives a gradient. -inf: all neurons; the value of threshold: only neurons that "
+        "fire; exact: all with a nonzero surrogate derivative. If neither the population nor any before it learns, only neurons that fire",
         low=-math.inf,
         high=3e38,
         choices=("exact",),
@@ -376,8 +383,10 @@ def _plain_fields(cls: Any) -> Tuple[Option, ...]:  # noqa: UP006
 if TYPE_CHECKING:
 
     class OpenNeuron(Neuron, Any):
-        """`Neuron` as type checkers see it outside this package: `learn_<name>` of a parameter, which the class gets when it is
-        defined, is an argument that they cannot know. An unknown base makes mypy and pyright accept it, and check the others."""
+        """A neuron model: a frozen dataclass that names its states and parameters, and returns `arrays`."""
+
+        # Type checkers outside this package cannot know the argument `learn_<name>` that a parameter adds. An unknown base
+        # makes mypy and pyright accept it, and check the others.
 
 else:
     OpenNeuron = Neuron

@@ -36,9 +36,12 @@ def to_nir(
     keep_reset: bool = False,
     readout: str | None = None,
 ) -> Any:
-    """The model as a `nir.NIRGraph`: Affine, Linear, convolution and pool nodes for synapses, LIF, CubaLIF, IF, LI, CubaLI, I and
-    Threshold nodes for neurons; for the target "nir", neurons without a reset are a readout and a Threshold. Maps are NIR's, [channels, height, width]; a matrix reads them after a Flatten. If `Conv1d` makes all maps, they
-    are [channels, length] with Conv1d nodes, if the target supports these; else maps of height 1.
+    """Makes a `nir.NIRGraph` from a model.
+
+    Synapses become Affine, Linear, convolution and pool nodes, neurons LIF, CubaLIF, IF, LI, CubaLI, I and Threshold nodes; for
+    the target "nir", neurons without a reset become a readout and a Threshold. Maps are in NIR's order, [channels, height,
+    width]; a Flatten comes before a matrix that reads them. Maps that only `Conv1d` makes are [channels, length], with Conv1d
+    nodes, if the target supports these; otherwise they have height 1.
 
     Args:
         model: its current weights, decays and thresholds.
@@ -221,7 +224,7 @@ def readers(network: Network) -> dict[str, tuple[str, ...]]:
 
 
 def readers_text(network: Network) -> str:
-    """One line about `readers`: "read by nir; with net.reset=zero by norse, snntorch", or the reasons that exclude all."""
+    """One line about `readers`, such as "… can be read by nir; with net.reset=zero by norse", or the reasons that exclude all."""
     by_change: dict[str, list[str]] = {}
     for target, reasons in readers(network).items():
         if all(reason.startswith(_ONLY) for reason in reasons):
@@ -236,7 +239,7 @@ def readers_text(network: Network) -> str:
     parts = [
         f"{f'with {change} ' if change else ''}by {', '.join(targets)}" for change, targets in sorted(by_change.items())
     ]
-    return f"this network is read through NIR {'; '.join(parts)}"
+    return f"through NIR, this network can be read {'; '.join(parts)}"
 
 
 def _reasons(name: str, population: Neuron, recurrent: bool, target: str, readout: str) -> list[Reason]:

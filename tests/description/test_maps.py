@@ -59,7 +59,7 @@ def test_chains_without_ceremony() -> None:
 
 def test_who_reads_convolutions() -> None:
     assert readers_text(parse_net("1x5x5:3C2-4", reset="zero")) == (
-        "this network is read through NIR by nir, snntorch, norse, spikingjelly"
+        "through NIR, this network can be read by nir, snntorch, norse, spikingjelly"
     )
     assert readers_text(parse_net("1x5x5:3C2-MP2-4", reset="zero")).startswith(
         "no other library reads this network through NIR: no max pooling"
