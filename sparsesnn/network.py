@@ -308,10 +308,12 @@ class Network:
             ) from error
 
     def to_json(self, indent: int | None = 2) -> str:
+        """Returns the description as JSON text."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Network:
+        """Reads a description that `to_json` wrote. Errors: `DescriptionError` for any other text."""
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:  # ValueError: also numbers with thousands of digits
