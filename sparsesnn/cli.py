@@ -22,7 +22,7 @@ from sparsesnn.wording import meant, printable
 #: characters kept in messages of several lines with names of files and classes
 _KEPT = "\n\t"
 #: our names of options that other libraries call otherwise
-_USUAL = {"--learning-rate": "--lr", "--batch-size": "--batch", "--n-epochs": "--epochs", "--device": "--train.device"}
+_USUAL = {"--learning-rate": "--lr", "--batch-size": "--batch", "--n-epochs": "--epochs"}
 
 
 def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None) -> int:

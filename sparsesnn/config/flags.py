@@ -17,11 +17,13 @@ def add_flags(parser: argparse.ArgumentParser, sections: tuple[str, ...] = ()) -
     Args:
         sections: only these; empty: all.
     """
+    if sections == ("data",):
+        where, flag, key = "the section [data]", "--data.n_steps 50", "data.pool=2"
+    else:
+        where, flag, key = "--print-config", "--optim.clip_norm 1", "net.surrogate.slope=25"
     group = parser.add_argument_group(
         "configuration",
-        f"Every option of {'the section [data]' if sections == ('data',) else '--print-config'} is a flag, such as "
-        f"--{'data.n_steps 50' if sections == ('data',) else 'optim.clip_norm 1'}; give keys of nested tables with --set. "
-        "These options also have short flags:",
+        f"Every option of {where} is a flag, such as {flag}; give keys of nested tables with --set. These options also have short flags:",
     )
     for name, known in all_options().items():
         if sections and name.partition(".")[0] not in sections:
@@ -41,7 +43,7 @@ def add_flags(parser: argparse.ArgumentParser, sections: tuple[str, ...] = ()) -
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help=f"any option, such as {'data.pool=2' if sections == ('data',) else 'net.surrogate.slope=25'}",
+        help=f"any option, such as {key}",
     )
 
 

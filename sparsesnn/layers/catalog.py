@@ -29,15 +29,14 @@ AnyPopulation = Union[Input, Neuron]  # noqa: UP007  evaluated under Python 3.8 
 GROUP = "sparsesnn.neurons"
 
 
-def firing_models() -> list[str]:
-    """The names of our models that fire."""
-    return [name for name, model in MODELS.items() if issubclass(model, Neuron) and model.fires]
+def firing_models() -> dict[str, type[Neuron]]:
+    """Our models that fire, by name."""
+    return {name: model for name, model in MODELS.items() if issubclass(model, Neuron) and model.fires}
 
 
 def neuron_options() -> dict[str, Option]:
     """The arguments of all spiking models, by name; shared names mean the same in all of them."""
-    models = [model for model in MODELS.values() if issubclass(model, Neuron) and model.fires]
-    return {name: known for model in models for name, known in options_of(model).items()}
+    return {name: known for model in firing_models().values() for name, known in options_of(model).items()}
 
 
 def model_letters() -> str:
@@ -49,9 +48,8 @@ def model_letters() -> str:
 
 def by_letter() -> dict[str, type[Neuron]]:
     models: dict[str, type[Neuron]] = {}
-    for model in MODELS.values():
-        if issubclass(model, Neuron) and model.fires:
-            models.setdefault(model.letter[0], model)
+    for model in firing_models().values():
+        models.setdefault(model.letter[0], model)
     return models
 
 

@@ -241,12 +241,9 @@ class CheckpointStore:
 
     def read(self) -> Checkpoint:
         """The checkpoint; `CheckpointError` if it is missing, damaged, of another format, or names missing files."""
-        if not self.folder.is_dir():
-            raise CheckpointError(
-                f"{self.folder}: is not a folder; give the folder of a run (--out of sparsesnn train)"
-            )
         if not inside(self.folder, NAME).is_file():
-            raise CheckpointError(f"{self.folder}: has no {NAME}; give the folder of a run (--out of sparsesnn train)")
+            problem = f"has no {NAME}" if self.folder.is_dir() else "is not a folder"
+            raise CheckpointError(f"{self.folder}: {problem}; give the folder of a run (--out of sparsesnn train)")
         document = read_json(self.path)
         where = str(self.path)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
